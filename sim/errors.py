@@ -1,0 +1,25 @@
+"""What a user sees when something they asked for cannot be done."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake or a missing thing that the user can mend; its text is the one line they are shown."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
+    """Return the error for a name that does not exist, with the nearest one that does.
+
+    Args:
+        kind: what the name should have named, e.g. ``"task"``.
+        name: the name as given.
+        known: the names that exist.
+        where: what was being read, e.g. ``"config.yaml"``; empty when that is plain.
+    """
+    names = sorted(known)
+    lowered = {n.lower(): n for n in names}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    hint = f"did you mean {lowered[close[0]]!r}?" if close else f"known: {', '.join(names) or 'none'}"
+    place = f" in {where}" if where else ""
+    return UserError(f"unknown {kind} {name!r}{place}; {hint}")
