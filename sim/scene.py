@@ -13,8 +13,10 @@ from sim.robot import Robot
 OFFSCREEN_WIDTH, OFFSCREEN_HEIGHT = 1280, 720
 VIEW_DIRECTION = (0.55, -0.78, 0.3)
 """From the robot towards the camera, in the world."""
-VIEW_DISTANCE = 1.6
+VIEW_DISTANCE = 1.5
 """Distance of the camera from the robot, as a multiple of the model's extent."""
+LIGHT_DISTANCE = 1.6
+"""Height of the light above the robot, likewise."""
 
 Gain = float | Sequence[float]
 
@@ -115,13 +117,18 @@ def _add_surroundings(spec: mujoco.MjSpec, robot: Robot, floor: bool) -> None:
     if not any(camera.name == "track" for camera in spec.cameras):
         _add_camera(base, alone, data)
     if not spec.lights:
-        light = base.add_light(name="sun", pos=[0.0, 0.0, 3.0 * alone.stat.extent], dir=[0.2, 0.3, -1.0])
+        light = base.add_light(name="sun", pos=[0.0, 0.0, LIGHT_DISTANCE * alone.stat.extent], dir=[0.2, 0.3, -1.0])
         light.type = mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
         light.mode = mujoco.mjtCamLight.mjCAMLIGHT_TRACK
         light.diffuse = [0.7, 0.7, 0.7]
-    visual = spec.visual
-    getattr(visual, "global").offwidth = max(OFFSCREEN_WIDTH, getattr(visual, "global").offwidth)
-    getattr(visual, "global").offheight = max(OFFSCREEN_HEIGHT, getattr(visual, "global").offheight)
+        # A directional light's shadow reaches this many extents, in depth too: less would cut it off at the ground.
+        spec.visual.map.shadowclip = 2.5 * LIGHT_DISTANCE
+        spec.visual.headlight.ambient = [0.35, 0.35, 0.35]
+        spec.visual.headlight.diffuse = [0.3, 0.3, 0.3]
+        spec.visual.headlight.specular = [0.0, 0.0, 0.0]
+    frame = getattr(spec.visual, "global")
+    frame.offwidth = max(OFFSCREEN_WIDTH, frame.offwidth)
+    frame.offheight = max(OFFSCREEN_HEIGHT, frame.offheight)
 
 
 def _add_floor(spec: mujoco.MjSpec) -> None:
@@ -136,7 +143,7 @@ def _add_floor(spec: mujoco.MjSpec) -> None:
     )
     textures = [""] * int(mujoco.mjtTextureRole.mjNTEXROLE)
     textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor_checker"
-    spec.add_material(name="floor_checker", textures=textures, texrepeat=[1.0, 1.0], texuniform=True, reflectance=0.05)
+    spec.add_material(name="floor_checker", textures=textures, texrepeat=[1.0, 1.0], texuniform=True, reflectance=0.0)
     spec.worldbody.add_geom(
         name="floor",
         type=mujoco.mjtGeom.mjGEOM_PLANE,
