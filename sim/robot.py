@@ -31,6 +31,7 @@ class Robot:
         kp: servo stiffness at the joint, N m/rad (N/m for slide joints); 0 where the actuator is a plain motor.
         kd: servo damping at the joint, N m s/rad (N s/m for slide joints), passive joint damping not included.
         effort: largest actuator effort at the joint, N m (N for slide joints); infinite where the file sets none.
+        velocity_limit: largest joint speed of the motors, rad/s (m/s); infinite where the file sets none.
         feet: names of the sites that carry a touch sensor named ``<foot>_contact``.
         imu_site: name of the site that carries the gyroscope, or None.
     """
@@ -44,6 +45,7 @@ class Robot:
     kp: tuple[float, ...]
     kd: tuple[float, ...]
     effort: tuple[float, ...]
+    velocity_limit: tuple[float, ...]
     feet: tuple[str, ...] = ()
     imu_site: str | None = None
 
@@ -55,7 +57,8 @@ class Robot:
         hinge and slide joints, each with a critically damped position servo (``sim.scene.build`` adds it). The default
         pose is the keyframe ``home`` where there is one, else the model's reference pose. The base is the first body
         with a free joint, else the first body of the tree. Feet and IMU come from touch sensors named
-        ``<site>_contact`` and from the first gyroscope.
+        ``<site>_contact`` and from the first gyroscope. MJCF has no place for speed limits: they are read from a custom
+        numeric ``velocity_limit`` with one value per joint.
 
         Raises:
             UserError: the model has no joint to drive, no body, or a driven joint without a name.
@@ -86,6 +89,7 @@ class Robot:
             kp=tuple(kp for kp, _ in gains),
             kd=tuple(kd for _, kd in gains),
             effort=tuple(_effort(model, j, actuators.get(j)) for j in ids),
+            velocity_limit=_velocity_limit(model, len(ids), path),
             feet=_feet(model),
             imu_site=_imu_site(model),
         )
@@ -140,6 +144,16 @@ def _effort(model: mujoco.MjModel, joint: int, actuator: int | None) -> float:
             gain = abs(float(model.actuator_gainprm[actuator, 0]))
             bounds.append(gear * gain * np.abs(model.actuator_ctrlrange[actuator]).max())
     return float(min(bounds, default=math.inf))
+
+
+def _velocity_limit(model: mujoco.MjModel, joints: int, path: str | Path) -> tuple[float, ...]:
+    numeric = next((n for n in range(model.nnumeric) if model.numeric(n).name == "velocity_limit"), None)
+    if numeric is None:
+        return (math.inf,) * joints
+    limits = model.numeric(numeric).data
+    if len(limits) != joints:
+        raise UserError(f"{path}: the numeric 'velocity_limit' has {len(limits)} values for {joints} joints")
+    return tuple(float(v) for v in limits)
 
 
 def _feet(model: mujoco.MjModel) -> tuple[str, ...]:
