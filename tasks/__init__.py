@@ -1,0 +1,1 @@
+"""What robots should do: tasks made of named observations, rewards, terminations and events."""

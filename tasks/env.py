@@ -1,0 +1,252 @@
+"""The environment: a task in N worlds, in the shape of Isaac Lab's environments."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from sim.errors import UserError
+from sim.simulation import Simulation
+from tasks.events import Event
+from tasks.observations import Observations
+from tasks.rewards import Rewards
+from tasks.task import Task
+
+Observation = dict[str, torch.Tensor]
+"""The groups ``"policy"`` (N, D) and ``"critic"`` (N, Dc), float32, on the environment's device."""
+
+
+class Env:
+    """A task in N worlds. Finished worlds are reset inside ``step`` (autoreset SAME_STEP).
+
+    ``extras["final_obs"]`` holds the true last observation of every step, before any reset; it equals the returned
+    observation in the worlds that go on. ``extras["log"]`` holds means over the episodes that just ended.
+    """
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
+    render_mode = None
+
+    def __init__(self, task: Task[Any], sim: Simulation, seed: int = 0):
+        """Put a task into the worlds of a simulation made for its model.
+
+        Raises:
+            UserError: the task states a term of the wrong shape, a weight or noise for a term that does not exist,
+                or an event for an object that does not exist.
+        """
+        self.task, self.sim, self.cfg = task, sim, task.config
+        self.num_envs, self.device = sim.num_worlds, sim.device
+        self.physics_dt, self.step_dt = sim.timestep, task.config.control_dt
+        self.max_episode_length_s = task.config.episode_s
+        self.max_episode_length = round(task.config.episode_s / task.config.control_dt)
+        self.metadata = {**Env.metadata, "render_fps": round(1 / self.step_dt)}
+        self.common_step_counter = 0
+        """Number of calls of ``step``."""
+        self.diverged_worlds = 0
+        """Number of resets of worlds whose physics diverged."""
+
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+        task.attach(sim, self._generator)
+        self.action_term = task.action_term()
+        low, high = (np.asarray(v, np.float32) for v in (self.action_term.low, self.action_term.high))
+        self._low, self._high = torch.from_numpy(low).to(self.device), torch.from_numpy(high).to(self.device)
+        self.single_action_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+
+        n, a = self.num_envs, len(low)
+        task.action, task.last_action = task.buffer("action", a), task.buffer("last_action", a)
+        delay = round(task.config.action_delay_s / self.physics_dt)
+        self._delay_steps, self._delay_substeps = divmod(delay, task.config.decimation)
+        self._queue = task.buffer("action_queue", self._delay_steps + 2, a)
+        self._episode_length = task.buffer("episode_length", dtype=torch.int64)
+
+        self._events = list(task.randomise())
+        self._timers = task.buffer("event_timers", len(self._events), lasting=True)
+        self._all = torch.arange(n, device=self.device)
+        for event in self._events:
+            event.change.operation(task, self._all[:0])
+            if event.when == "start":
+                event.change.operation(task, self._all)
+        self._reset_worlds(self._all)
+        self.observations = Observations(task, self._generator)
+        self.rewards = Rewards(task)
+        self.observation_terms = self.observations.terms
+        """The names and sizes of the terms of each group, in order."""
+        self.single_observation_space = gymnasium.spaces.Dict({
+            group: gymnasium.spaces.Box(-np.inf, np.inf, (sum(sizes.values()),), np.float32)
+            for group, sizes in self.observation_terms.items()
+        })  # fmt: skip
+        self.observation_space = batch_space(self.single_observation_space, n)
+        self.extras: dict[str, Any] = {"log": {}}
+        self.obs_buf = self.observations.compute()
+
+    @property
+    def unwrapped(self) -> "Env":
+        """This environment: there is nothing around it."""
+        return self
+
+    @property
+    def episode_length_buf(self) -> torch.Tensor:
+        """(N,) int64 number of steps since the last reset; may be written to spread out the truncations."""
+        return self._episode_length
+
+    @episode_length_buf.setter
+    def episode_length_buf(self, values: torch.Tensor) -> None:
+        self._episode_length.copy_(values)
+
+    def seed(self, seed: int) -> None:
+        """Restart the generator that every random number of the environment comes from."""
+        self._generator.manual_seed(seed)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict]:
+        """Start a new episode in every world and return the observation and the extras."""
+        del options
+        if seed is not None:
+            self.seed(seed)
+        self._reset_worlds(self._all)
+        self.rewards.reset(self._all)
+        self.obs_buf = self.observations.compute()
+        self.extras = {"log": {}, "final_obs": self.obs_buf}
+        return self.obs_buf, self.extras
+
+    def step(
+        self, action: torch.Tensor
+    ) -> tuple[Observation, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """Apply actions (N, A), clipped to the action space, for one control step.
+
+        Returns:
+            The observation groups, the reward (N,) float32, terminated (N,) bool, truncated (N,) bool, the extras.
+
+        Raises:
+            UserError: an action, or a term of a world whose physics is sound, is not finite.
+        """
+        task = self.task
+        self._act(action)
+        self.common_step_counter += 1
+        self._episode_length += 1
+        diverged = self.sim.diverged()
+        any_diverged = bool(diverged.any())
+        task.advance()
+        terminated = diverged.clone()
+        flags = task.terminations()
+        for flag in flags.values():
+            terminated |= flag
+        truncated = (self._episode_length >= self.max_episode_length) & ~terminated
+        reward = self.rewards.compute(diverged if any_diverged else None)
+        task.last_action.copy_(task.action)
+
+        self._interval_events()
+        final = self.observations.compute(self.obs_buf, diverged if any_diverged else None)
+        done = terminated | truncated
+        log: dict[str, float] = {}
+        observation = final
+        if bool(done.any()):
+            ids = done.nonzero().squeeze(1)
+            log = self._log(ids, flags, truncated)
+            task.progress(log)
+            self.diverged_worlds += int(diverged.sum())
+            self._reset_worlds(ids)
+            self.rewards.reset(ids)
+            observation = self.observations.compute()
+        self.obs_buf = observation
+        self.extras = {"log": log, "final_obs": final}
+        return observation, reward, terminated, truncated, self.extras
+
+    def close(self) -> None:
+        """Nothing is held that needs closing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything needed to continue bit for bit, as tensors and numbers."""
+        return {
+            "sim": self.sim.state_dict(),
+            "buffers": {name: values.clone() for name, values in self.task.buffers.items()},
+            "episode_sums": self.rewards.episode_sums.clone(),
+            "generator": self._generator.get_state(),
+            "observation": dict(self.obs_buf),
+            "common_step_counter": self.common_step_counter,
+            "diverged_worlds": self.diverged_worlds,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state_dict`` of an environment of the same task and N.
+
+        Raises:
+            UserError: the state has another number of worlds or other buffers.
+        """
+        theirs = {name: tuple(values.shape) for name, values in state["buffers"].items()}
+        ours = {name: tuple(values.shape) for name, values in self.task.buffers.items()}
+        if theirs != ours:
+            differing = sorted(n for n in theirs.keys() | ours.keys() if theirs.get(n) != ours.get(n))
+            raise UserError(f"the saved environment does not fit this one: {', '.join(differing)} differ in shape; "
+                            "resume with the task, num_envs and settings of the saved run")  # fmt: skip
+        self.sim.load_state_dict(state["sim"])
+        for name, values in state["buffers"].items():
+            self.task.buffers[name].copy_(values)
+        self.rewards.episode_sums.copy_(state["episode_sums"])
+        self._generator.set_state(state["generator"])
+        self.obs_buf = dict(state["observation"])
+        self.common_step_counter = state["common_step_counter"]
+        self.diverged_worlds = state["diverged_worlds"]
+
+    def _act(self, action: torch.Tensor) -> None:
+        """Clip the action and step the physics under it, from its delay on; under the earlier ones before that."""
+        task, decimation = self.task, self.task.config.decimation
+        action = action.detach().to(self.device)
+        if action.shape != task.action.shape:
+            raise UserError(f"action has shape {tuple(action.shape)}, this environment takes {tuple(task.action.shape)}")
+        if not torch.isfinite(action.sum()):
+            world = int((~torch.isfinite(action)).any(1).nonzero()[0])
+            raise UserError(f"action is not finite in world {world} at step {self.common_step_counter}: "
+                            f"{action[world].tolist()}")  # fmt: skip
+        task.action.copy_(torch.clamp(action, self._low, self._high))
+        task.before_step()
+        if self._delay_steps or self._delay_substeps:
+            self._queue[:, 1:] = self._queue[:, :-1].clone()
+            self._queue[:, 0] = task.action
+            if self._delay_substeps:
+                task.apply(self._queue[:, self._delay_steps + 1], self.action_term)
+                self.sim.step(self._delay_substeps)
+            task.apply(self._queue[:, self._delay_steps], self.action_term)
+            self.sim.step(decimation - self._delay_substeps)
+        else:
+            task.apply(task.action, self.action_term)
+            self.sim.step(decimation)
+
+    def _reset_worlds(self, ids: torch.Tensor) -> None:
+        task = self.task
+        self.sim.reset(ids)
+        for name, values in task.buffers.items():
+            if name not in task.lasting:
+                values[ids] = 0
+        task.reset(ids)
+        for i, event in enumerate(self._events):
+            if event.when == "reset":
+                event.change.operation(task, ids)
+            elif event.when == "interval":
+                self._timers[ids, i] = self._draw(event, len(ids))
+        self.sim.forward(ids)
+
+    def _interval_events(self) -> None:
+        for i, event in enumerate(self._events):
+            if event.when != "interval":
+                continue
+            self._timers[:, i] -= self.step_dt
+            due = (self._timers[:, i] <= 0).nonzero().squeeze(1)
+            if len(due):
+                event.change.operation(self.task, due)
+                self._timers[due, i] = self._draw(event, len(due))
+                self.sim.version += 1
+
+    def _draw(self, event: Event, n: int) -> torch.Tensor:
+        return self.task.uniform(*event.interval_s, n)
+
+    def _log(self, ids: torch.Tensor, flags: dict[str, torch.Tensor], truncated: torch.Tensor) -> dict[str, float]:
+        """Return means over the episodes that just ended in the worlds ``ids``."""
+        length = self._episode_length[ids].double()
+        log = {"episode/count": float(len(ids)), "episode/length": float(length.mean())}
+        log |= self.rewards.episode_means(ids)
+        log |= {f"termination/{name}": float(flag[ids].double().mean()) for name, flag in flags.items()}
+        log["termination/time_out"] = float(truncated[ids].double().mean())
+        return log
