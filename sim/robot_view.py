@@ -8,6 +8,7 @@ import torch
 
 from sim import quaternion
 from sim.errors import unknown
+from sim.mirror import Mirror, partners
 from sim.robot import Robot
 from sim.simulation import Simulation
 
@@ -107,6 +108,26 @@ class RobotView:
     def foot_position(self) -> torch.Tensor:
         """(N, F, 3) position of the feet in the world, m, at the last physics step."""
         return self.sim.bind("site_xpos")[:, self.feet]
+
+    def joint_mirror(self) -> Mirror:
+        """Return the left-right reflection of joint quantities (N, J).
+
+        An angle about the lateral axis keeps its sign in the mirror, one about the others changes it. The axes are
+        read in the model's reference pose.
+        """
+        data = mujoco.MjData(self.sim.model)
+        mujoco.mj_kinematics(self.sim.model, data)
+        axes = torch.from_numpy(data.xaxis[[self.sim.model.joint(name).id for name in self.robot.joints]])
+        index = torch.tensor(partners(self.robot.joints))
+        # A pseudo-vector's image in the x-z plane is (-x, y, -z).
+        image = axes * torch.tensor([-1.0, 1.0, -1.0])
+        sign = (image * axes[index]).sum(1).sign()
+        return Mirror(index, sign.float())
+
+    def foot_mirror(self) -> Mirror:
+        """Return the left-right reflection of one number for each foot (N, F)."""
+        index = torch.tensor(partners(self.robot.feet))
+        return Mirror(index, torch.ones(len(index)))
 
 
 def _span(index: list[int]) -> slice | torch.Tensor:

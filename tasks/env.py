@@ -23,7 +23,8 @@ class Env:
     """A task in N worlds. Finished worlds are reset inside ``step`` (autoreset SAME_STEP).
 
     ``extras["final_obs"]`` holds the true last observation of every step, before any reset; it equals the returned
-    observation in the worlds that go on. ``extras["log"]`` holds means over the episodes that just ended.
+    observation in the worlds that go on. ``extras["terminations"]`` and ``extras["metrics"]`` hold the step's named
+    (N,) flags and measures, and ``extras["log"]`` means over the episodes that just ended.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
@@ -79,6 +80,8 @@ class Env:
             for group, sizes in self.observation_terms.items()
         })  # fmt: skip
         self.observation_space = batch_space(self.single_observation_space, n)
+        zeros = torch.zeros(n, dtype=torch.float64, device=self.device)
+        self._metric_sums = {name: zeros.clone() for name in task.metrics()}
         self.extras: dict[str, Any] = {"log": {}}
         self.obs_buf = self.observations.compute()
 
@@ -106,9 +109,9 @@ class Env:
         if seed is not None:
             self.seed(seed)
         self._reset_worlds(self._all)
-        self.rewards.reset(self._all)
+        self._forget(self._all)
         self.obs_buf = self.observations.compute()
-        self.extras = {"log": {}, "final_obs": self.obs_buf}
+        self.extras = {"log": {}, "final_obs": self.obs_buf, "terminations": {}, "metrics": {}}
         return self.obs_buf, self.extras
 
     def step(
@@ -135,6 +138,9 @@ class Env:
             terminated |= flag
         truncated = (self._episode_length >= self.max_episode_length) & ~terminated
         reward = self.rewards.compute(diverged if any_diverged else None)
+        metrics = task.metrics()
+        for name, value in metrics.items():
+            self._metric_sums[name] += value
         task.last_action.copy_(task.action)
 
         self._interval_events()
@@ -148,10 +154,10 @@ class Env:
             task.progress(log)
             self.diverged_worlds += int(diverged.sum())
             self._reset_worlds(ids)
-            self.rewards.reset(ids)
+            self._forget(ids)
             observation = self.observations.compute()
         self.obs_buf = observation
-        self.extras = {"log": log, "final_obs": final}
+        self.extras = {"log": log, "final_obs": final, "terminations": flags, "metrics": metrics}
         return observation, reward, terminated, truncated, self.extras
 
     def close(self) -> None:
@@ -163,6 +169,7 @@ class Env:
             "sim": self.sim.state_dict(),
             "buffers": {name: values.clone() for name, values in self.task.buffers.items()},
             "episode_sums": self.rewards.episode_sums.clone(),
+            "metric_sums": {name: values.clone() for name, values in self._metric_sums.items()},
             "generator": self._generator.get_state(),
             "observation": dict(self.obs_buf),
             "common_step_counter": self.common_step_counter,
@@ -185,6 +192,8 @@ class Env:
         for name, values in state["buffers"].items():
             self.task.buffers[name].copy_(values)
         self.rewards.episode_sums.copy_(state["episode_sums"])
+        for name, values in state["metric_sums"].items():
+            self._metric_sums[name].copy_(values)
         self._generator.set_state(state["generator"])
         self.obs_buf = dict(state["observation"])
         self.common_step_counter = state["common_step_counter"]
@@ -228,6 +237,12 @@ class Env:
                 self._timers[ids, i] = self._draw(event, len(ids))
         self.sim.forward(ids)
 
+    def _forget(self, ids: torch.Tensor) -> None:
+        """Start the sums over the episode anew in the worlds ``ids`` (n,)."""
+        self.rewards.reset(ids)
+        for values in self._metric_sums.values():
+            values[ids] = 0
+
     def _interval_events(self) -> None:
         for i, event in enumerate(self._events):
             if event.when != "interval":
@@ -247,6 +262,7 @@ class Env:
         length = self._episode_length[ids].double()
         log = {"episode/count": float(len(ids)), "episode/length": float(length.mean())}
         log |= self.rewards.episode_means(ids)
+        log |= {f"metric/{name}": float((v[ids] / length).mean()) for name, v in self._metric_sums.items()}
         log |= {f"termination/{name}": float(flag[ids].double().mean()) for name, flag in flags.items()}
         log["termination/time_out"] = float(truncated[ids].double().mean())
         return log

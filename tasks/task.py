@@ -8,6 +8,7 @@ import mujoco
 import torch
 
 from sim.errors import UserError
+from sim.mirror import Mirror
 from sim.robot import Robot
 from sim.robot_view import RobotView
 from sim.robots import load_robot
@@ -85,20 +86,6 @@ class ActionTerm:
     offset: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class Mirror:
-    """A left-right reflection: entry i of the mirrored vector is ``sign[i] * vector[index[i]]``."""
-
-    index: torch.Tensor
-    """(D,) int64."""
-    sign: torch.Tensor
-    """(D,) float32, +1 or -1."""
-
-    def __call__(self, vector: torch.Tensor) -> torch.Tensor:
-        """Mirror vectors (N, D)."""
-        return vector[:, self.index] * self.sign
-
-
 class Task(Generic[ConfigT]):
     """Base of all tasks. A task sees N worlds at once; it knows neither algorithms nor physics engines.
 
@@ -165,6 +152,10 @@ class Task(Generic[ConfigT]):
 
     def log(self) -> dict[str, float]:
         """Return numbers about the task itself to be logged each iteration, e.g. a curriculum's level."""
+        return {}
+
+    def metrics(self) -> Terms:
+        """Return named measures of how well the task is done, each (N,), that an evaluation averages over time."""
         return {}
 
     def mirrors(self) -> tuple[dict[str, Mirror], Mirror] | None:

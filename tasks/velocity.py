@@ -7,8 +7,9 @@ import torch
 
 from sim import quaternion
 from sim.errors import UserError
+from sim.mirror import Mirror
 from tasks.events import Event, at_start, every, push, scale
-from tasks.task import JointPositionTask, Mirror, RobotTaskConfig, Terms, terms
+from tasks.task import JointPositionTask, RobotTaskConfig, Terms, terms
 
 
 @dataclass(kw_only=True)
@@ -23,7 +24,7 @@ class VelocityRange:
     """Turning left, rad/s."""
     resample_s: tuple[float, float] = (5.0, 10.0)
     """Time to the next command, s."""
-    standing: float = 0.1
+    standing: float = 0.05
     """Share of commands that are zero."""
 
     def __post_init__(self) -> None:
@@ -163,6 +164,32 @@ class Velocity(JointPositionTask[VelocityConfig]):
         best = self.config.weights["track_velocity"] * self.config.episode_s / self.config.control_dt
         if best > 0 and log["reward/track_velocity"] / best > 0.6:
             self.width.copy_((self.width + 0.002 * log["episode/count"] ** 0.5).clamp(max=1.0))
+
+    def metrics(self) -> Terms:
+        r = self.robot
+        return {
+            "velocity_error": (self.command[:, :2] - r.linear_velocity[:, :2]).norm(dim=1),  # m/s
+            "yaw_rate_error": (self.command[:, 2] - r.angular_velocity[:, 2]).abs(),  # rad/s
+        }
+
+    def mirrors(self) -> tuple[dict[str, Mirror], Mirror]:
+        """Reflect left and right: lateral vectors and turning change sign, legs change places."""
+        joints, feet = self.robot.joint_mirror(), self.robot.foot_mirror()
+        parts = {
+            "angular_velocity": Mirror.signs(-1, 1, -1),
+            "gravity": Mirror.signs(1, -1, 1),
+            "joint_position": joints,
+            "joint_velocity": joints,
+            "last_action": joints,
+            "command": Mirror.signs(1, -1, -1),
+        }
+        privileged = {
+            "linear_velocity": Mirror.signs(1, -1, 1),
+            "height": Mirror.signs(1),
+            "foot_contact": feet,
+            "air_time": feet,
+        }
+        return {"policy": Mirror.join(parts), "critic": Mirror.join(parts | privileged)}, joints
 
     def log(self) -> dict[str, float]:
         return {"command_width": float(self.width)}

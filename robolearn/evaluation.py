@@ -1,0 +1,64 @@
+"""How well a policy does: whole episodes, each world's counted alike."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tasks.env import Env
+
+Act = Callable[[torch.Tensor], torch.Tensor]
+"""Policy observations (N, D) to actions (N, A)."""
+
+
+def evaluate(act: Act, env: Env, episodes: int) -> dict[str, Any]:
+    """Run whole episodes and return their statistics.
+
+    Every world contributes the same number of episodes, the first ones it finishes, so that short episodes do not
+    count more often than long ones.
+
+    Args:
+        act: the policy.
+        env: where to run it; it is reset first.
+        episodes: how many; rounded up to a multiple of the number of worlds.
+
+    Returns:
+        ``episodes``; mean, ``_std`` and ``_min`` and ``_max`` of ``return``; ``length_s``; for each termination
+        its share of the episodes; for each of the task's metrics its mean over time, then over episodes.
+    """
+    n, device = env.num_envs, env.device
+    each = math.ceil(episodes / n)
+    finished = torch.zeros(n, dtype=torch.int64, device=device)
+    returns = torch.zeros(n, dtype=torch.float64, device=device)
+    steps = torch.zeros(n, dtype=torch.float64, device=device)
+    sums: dict[str, torch.Tensor] = {}
+    rows: dict[str, list[torch.Tensor]] = {"return": [], "length": []}
+    with torch.no_grad():
+        obs, _ = env.reset()
+        while int(finished.min()) < each:
+            obs, reward, terminated, truncated, extras = env.step(act(obs["policy"]))
+            returns += reward
+            steps += 1
+            for name, value in extras["metrics"].items():
+                sums[name] = sums.get(name, torch.zeros(n, dtype=torch.float64, device=device)) + value
+            done = terminated | truncated
+            counted = (done & (finished < each)).nonzero().squeeze(1)
+            if len(counted):
+                rows["return"].append(returns[counted])
+                rows["length"].append(steps[counted])
+                for name, flag in extras["terminations"].items():
+                    rows.setdefault(f"share/{name}", []).append(flag[counted].double())
+                for name, total in sums.items():
+                    rows.setdefault(f"metric/{name}", []).append(total[counted] / steps[counted])
+            finished += done
+            for values in (returns, steps, *sums.values()):
+                values[done] = 0
+    columns = {name: torch.cat(parts) for name, parts in rows.items()}
+    result: dict[str, Any] = {"episodes": each * n}
+    returned = columns.pop("return")
+    result |= {"return": float(returned.mean()), "return_std": float(returned.std(correction=0))}
+    result |= {"return_min": float(returned.min()), "return_max": float(returned.max())}
+    result["length_s"] = float(columns.pop("length").mean()) * env.step_dt
+    return result | {name.partition("/")[2]: float(values.mean()) for name, values in columns.items()}
+
