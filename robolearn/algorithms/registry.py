@@ -1,0 +1,56 @@
+"""Algorithms by name."""
+
+import importlib
+from typing import Any, Protocol
+
+import torch
+
+from sim.errors import unknown
+from tasks.env import Env
+
+ALGORITHMS: dict[str, str] = {"ppo": "robolearn.algorithms.ppo:PPO"}
+"""Where the class of each algorithm is."""
+
+
+class Algorithm(Protocol):
+    """What the training loop needs of an algorithm; a class makes one from an environment, its config and a seed."""
+
+    policy: Any
+    """The policy module, with ``act``."""
+    steps_per_iteration: int
+    """Environment steps of one ``collect``."""
+
+    def collect(self, env: Env) -> dict[str, float]:
+        """Gather experience and return means over the episodes that ended."""
+        ...
+
+    def update(self, progress: float) -> dict[str, float]:
+        """Learn, ``progress`` (0 to 1) into the run, and return metrics."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything needed to continue bit for bit."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state_dict``."""
+        ...
+
+
+def algorithm_class(name: str) -> Any:
+    """Return the class of an algorithm; its ``Config`` is the class of its config.
+
+    Raises:
+        UserError: there is no such algorithm.
+    """
+    if name not in ALGORITHMS:
+        raise unknown("algorithm", name, ALGORITHMS)
+    module, _, attribute = ALGORITHMS[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def policy_of(name: str, env: Env, config: Any, state: dict[str, Any]) -> torch.nn.Module:
+    """Return the policy that an algorithm's saved state holds."""
+    algorithm = algorithm_class(name)(env, config)
+    algorithm.load_state_dict(state)
+    return algorithm.policy

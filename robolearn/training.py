@@ -1,0 +1,216 @@
+"""One training, whatever the algorithm."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+import torch
+
+from robolearn import checkpoint
+from robolearn.algorithms.registry import Algorithm, algorithm_class
+from robolearn.config import from_dict, load_yaml, to_dict, updated
+from robolearn.log import Log
+from robolearn.presets import preset
+from robolearn.run import Run
+from sim.backends import make_simulation
+from sim.errors import UserError
+from tasks.env import Env
+from tasks.registry import task_class
+from tasks.task import TaskConfig
+
+SHOWN = ("episode/return", "episode/length")
+"""Metrics shown beside the progress bar."""
+
+
+@dataclass(kw_only=True)
+class TrainConfig:
+    """Everything that decides a training; ``config.yaml`` holds it whole."""
+
+    task: str
+    """A task by name, or path/to/file.py:Class."""
+    algo: str = "ppo"
+    """A learning algorithm by name."""
+    sim: str = "mujoco"
+    """A physics backend by name."""
+    device: str = "cpu"
+    """Where the worlds and the networks live: cpu or cuda."""
+    num_envs: int = 256
+    """Number of worlds."""
+    steps: int = 1_000_000
+    """Environment steps of the whole training, over all worlds."""
+    seed: int = 0
+    """Decides every random number."""
+    threads: int = 0
+    """CPU threads of the physics and of torch; 0 for one for each core."""
+    checkpoint_every: int = 25
+    """Iterations between checkpoints."""
+    env: TaskConfig = field(default_factory=TaskConfig)
+    """The task's own config."""
+    algorithm: Any = None
+    """The algorithm's own config."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_envs", "steps", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.threads < 0:
+            raise UserError(f"threads must not be negative, not {self.threads}")
+
+
+def default_config(task: str, algo: str = "ppo", **changes: Any) -> TrainConfig:
+    """Return the config that trains a task without tuning, with some fields changed.
+
+    Args:
+        task: a task by name.
+        algo: an algorithm by name.
+        changes: fields of `TrainConfig`; dicts for ``env`` and ``algorithm`` change only the fields they name.
+
+    Raises:
+        UserError: a name or a field does not exist, or a value is of the wrong type or range.
+    """
+    base = TrainConfig(task=task, algo=algo, env=task_class(task).Config(), algorithm=algorithm_class(algo).Config())
+    return updated(updated(base, preset(task, algo), f"preset of {task}"), changes)
+
+
+def load_config(path: Path) -> TrainConfig:
+    """Return the config of a run's ``config.yaml``.
+
+    Raises:
+        UserError: the file is not the config of a run, or names what no longer exists.
+    """
+    data = load_yaml(path)
+    for name in ("task", "algo"):
+        if not isinstance(data.get(name), str):
+            raise UserError(f"{path}: {name} is missing; is this the config.yaml of a run?")
+    task, algorithm = task_class(data["task"]), algorithm_class(data["algo"])
+    parts = {
+        "env": from_dict(task.Config, data.pop("env", {}), f"{path}: env"),
+        "algorithm": from_dict(algorithm.Config, data.pop("algorithm", {}), f"{path}: algorithm"),
+    }
+    base = TrainConfig(task=data["task"], algo=data["algo"], **parts)
+    return updated(base, data, str(path))
+
+
+def make_env(config: TrainConfig, num_envs: int | None = None, seed: int | None = None) -> Env:
+    """Return the environment of a config, with another number of worlds or seed if given."""
+    task = task_class(config.task)(config.env)
+    simulation = make_simulation(
+        config.sim, task.model(), num_envs or config.num_envs, config.device, config.threads or None
+    )
+    return Env(task, simulation, config.seed if seed is None else seed)
+
+
+@dataclass
+class Outcome:
+    """What came of a training."""
+
+    iterations: int
+    """Iterations done, over all its resumptions."""
+    steps: int
+    """Environment steps done, likewise."""
+    seconds: float
+    """Wall-clock time of training, likewise."""
+    finished: bool
+    """False if it was interrupted."""
+
+
+def train(config: TrainConfig, run: Run, resume: bool = False) -> Outcome:
+    """Train, or go on training, and save checkpoints on the way and at the end.
+
+    An interrupt or a termination signal ends the training after the iteration it is in, with a checkpoint.
+
+    Args:
+        config: what to train.
+        run: where to write.
+        resume: go on from the run's checkpoint, bit for bit as if it had never stopped.
+
+    Raises:
+        UserError: the checkpoint does not fit the config, a term of the task is not finite, or the disk is full.
+    """
+    torch.set_num_threads(config.threads or torch.get_num_threads())
+    env = make_env(config)
+    algorithm: Algorithm = algorithm_class(config.algo)(env, config.algorithm, config.seed)
+    done, seconds = 0, 0.0
+    if resume:
+        done, seconds = _restore(run, config, algorithm, env)
+    total = -(-config.steps // algorithm.steps_per_iteration)
+    began = monotonic() - seconds
+    with Log(run, done, total, algorithm.steps_per_iteration) as log, _interrupts() as interrupted:
+        while done < total and not interrupted.is_set():
+            start = monotonic()
+            stats = algorithm.collect(env)
+            middle = monotonic()
+            metrics = algorithm.update(done / total)
+            now = monotonic()
+            done += 1
+            times = {"time/collect": middle - start, "time/update": now - middle, "time/total": now - began}
+            steps = {"steps": done * algorithm.steps_per_iteration}
+            log.write(done - 1, steps | stats | metrics | env.task.log() | _health(env) | times, SHOWN)
+            if done % config.checkpoint_every == 0 or done == total or interrupted.is_set():
+                _save(run, config, algorithm, env, done, now - began)
+    return Outcome(done, done * algorithm.steps_per_iteration, monotonic() - began, done >= total)
+
+
+def _health(env: Env) -> dict[str, float]:
+    """Return counts of what went wrong in the physics since the last iteration, where something did."""
+    counts = {f"physics/warning_{name}": float(n) for name, n in env.sim.drain_warnings().items()}
+    return counts | {"physics/diverged_worlds": float(env.diverged_worlds)}
+
+
+def _save(run: Run, config: TrainConfig, algorithm: Algorithm, env: Env, iteration: int, seconds: float) -> None:
+    payload = {
+        "config": to_dict(config),
+        "iteration": iteration,
+        "seconds": seconds,
+        "algorithm": algorithm.state_dict(),
+        "env": env.state_dict(),
+        "rng": checkpoint.rng_state(),
+    }
+    checkpoint.save_numbered(run.checkpoints, iteration, payload)
+
+
+def _restore(run: Run, config: TrainConfig, algorithm: Algorithm, env: Env) -> tuple[int, float]:
+    """Load the run's checkpoint and return the iterations and seconds it had taken."""
+    path, payload = run.load(config.device)
+    saved = payload["config"]
+    for name in ("task", "algo"):
+        if saved[name] != getattr(config, name):
+            raise UserError(f"{path} was trained with {name} {saved[name]!r}, not {getattr(config, name)!r}")
+    try:
+        algorithm.load_state_dict(payload["algorithm"])
+    except (RuntimeError, KeyError, ValueError) as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise UserError(f"{path} does not fit the networks of this config: {reason}") from None
+    env.load_state_dict(payload["env"])
+    checkpoint.set_rng_state(payload["rng"])
+    return payload["iteration"], payload["seconds"]
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """Turn the first interrupt or termination signal into an event; a second one ends the program at once."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    handled = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in handled}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        del frame
+        event.set()
+        signal.signal(number, before[number])
+
+    for number in handled:
+        signal.signal(number, note)
+    try:
+        yield event
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])
