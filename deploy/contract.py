@@ -25,7 +25,7 @@ Range = tuple[float, float]
 class PolicyInfo(Section):
     """What kind of policy the graph holds. `opset`, `ir_version` and `producer` are None until it is exported."""
 
-    kind: Literal["mlp", "recurrent", "chunk", "diffusion"] = "mlp"
+    kind: Literal["mlp"] = "mlp"
     deterministic: bool = True
     opset: int | None = None
     ir_version: int | None = None

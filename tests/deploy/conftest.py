@@ -100,8 +100,8 @@ class NormalisedMlp(torch.nn.Module):
     def __init__(self, observation_dim: int, action_dim: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.register_buffer("mean", torch.randn(observation_dim, generator=generator))
-        self.register_buffer("std", 0.5 + torch.rand(observation_dim, generator=generator))
+        self.mean = torch.nn.Buffer(torch.randn(observation_dim, generator=generator))
+        self.std = torch.nn.Buffer(0.5 + torch.rand(observation_dim, generator=generator))
         self.layers = torch.nn.Sequential(
             torch.nn.Linear(observation_dim, 32), torch.nn.ELU(), torch.nn.Linear(32, action_dim)
         )
