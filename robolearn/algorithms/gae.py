@@ -27,7 +27,7 @@ def gae(
         lam: lambda, the trace's decay.
     """
     delta = reward + gamma * next_value * ~terminated - value
-    decay = gamma * lam * ~(terminated | truncated)
+    decay = gamma * lam * (~(terminated | truncated)).to(reward.dtype)
     advantage = torch.empty_like(delta)
     trace = torch.zeros_like(delta[0])
     for t in reversed(range(len(delta))):

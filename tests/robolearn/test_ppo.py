@@ -1,0 +1,213 @@
+"""PPO against what theory says of it."""
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import pytest
+import torch
+
+from robolearn.algorithms.ppo import PPO, PPOConfig, mirror_loss
+from robolearn.algorithms.surrogates import clip
+from robolearn.policies.gaussian import log_prob
+from sim.backends import make_simulation
+from sim.errors import UserError
+from sim.mirror import Mirror
+from tasks.env import Env
+from tasks.registry import make_task
+from tasks.task import Task, TaskConfig, Terms, terms
+
+_POINT = """<mujoco><option timestep="0.02"><flag autoreset="disable"/></option>
+<worldbody><body><joint name="x" type="slide" axis="1 0 0"/><geom size=".1" mass="1"/></body></worldbody>
+<actuator><motor joint="x" ctrlrange="-1 1"/></actuator></mujoco>"""
+
+
+@dataclass(kw_only=True)
+class _ConstantConfig(TaskConfig):
+    physics_dt: float = 0.02
+    episode_s: float = 0.2
+    weights: dict[str, float] = terms(one=1.0)
+
+
+class _Constant(Task[_ConstantConfig]):
+    """A reward of 1 for ever, cut off every ten steps; the observation tells nothing."""
+
+    Config = _ConstantConfig
+
+    def model(self) -> mujoco.MjModel:
+        return mujoco.MjModel.from_xml_string(_POINT)
+
+    def observe(self) -> dict[str, Terms]:
+        nothing = {"nothing": torch.ones(self.sim.num_worlds)}
+        return {"policy": nothing, "critic": nothing}
+
+    def rewards(self) -> Terms:
+        return {"one": torch.ones(self.sim.num_worlds)}
+
+
+def _env(task: Task[Any], num_envs: int, seed: int = 0) -> Env:
+    return Env(task, make_simulation("mujoco", task.model(), num_envs, threads=1), seed)
+
+
+def _cartpole(num_envs: int = 8, seed: int = 0) -> Env:
+    return _env(make_task("CartPole-Swingup", episode_s=0.5), num_envs, seed)
+
+
+def test_the_value_of_an_endless_constant_reward_is_that_of_no_truncation() -> None:
+    env = _env(_Constant(_ConstantConfig()), 32)
+    gamma = 0.9
+    algorithm = PPO(env, PPOConfig(horizon=20, gamma=gamma, hidden=(16,), learning_rate=3e-3, epochs=20))
+    for _ in range(60):
+        algorithm.collect(env)
+        algorithm.update()
+    value = algorithm.critic(env.obs_buf["critic"]).mean().item()
+    # Taken for terminations, the truncations would make it (1 - gamma^10) / (1 - gamma) = 6.5 at most.
+    assert value == pytest.approx(1 / (1 - gamma), rel=0.02)
+
+
+def test_before_the_first_gradient_step_every_ratio_is_one() -> None:
+    env = _cartpole()
+    algorithm = PPO(env, PPOConfig(horizon=16, hidden=(32, 32)))
+    for _ in range(3):
+        algorithm.collect(env)
+        r = algorithm.rollout
+        mean, log_std = algorithm.policy.distribution(r.policy_obs)
+        ratio = (log_prob(r.u, mean, log_std) - r.log_prob).exp()
+        # The same float32 operations on a batch of another size: a few roundings of a log density of size 10.
+        assert (ratio - 1).abs().max() < 1e-5
+        algorithm.update()
+
+
+def test_one_gradient_step_is_the_gradient_of_the_loss_as_written() -> None:
+    env = _cartpole()
+    config = PPOConfig(horizon=8, hidden=(16,), epochs=1, minibatches=1, max_grad_norm=1e9, target_kl=0.0)
+    algorithm = PPO(env, config)
+    algorithm.collect(env)
+    policy, critic = copy.deepcopy(algorithm.policy), copy.deepcopy(algorithm.critic)
+    algorithm.update()
+    r = algorithm.rollout
+    mean, log_std = policy.distribution(r.policy_obs)
+    ratio = (log_prob(r.u, mean, log_std) - r.log_prob).exp()
+    entropy = torch.distributions.Normal(mean, log_std.exp()).entropy().sum(-1).mean()
+    loss = clip(ratio, r.advantage, config.clip).mean() + (critic(r.critic_obs) - r.target).square().mean()
+    (loss - config.entropy_coefficient * entropy).backward()
+    # Adam's first step is lr * g / (|g| + eps): its sign is the gradient's wherever that is not tiny.
+    for before, after in [(policy, algorithm.policy), (critic, algorithm.critic)]:
+        for p, q in zip(before.parameters(), after.parameters(), strict=True):
+            assert p.grad is not None
+            clear = p.grad.abs() > 1e-3
+            step = q.detach() - p.detach()
+            expected = -config.learning_rate * p.grad / (p.grad.abs() + 1e-5)
+            torch.testing.assert_close(step[clear], expected[clear], rtol=1e-2, atol=1e-6)
+
+
+def test_next_values_are_those_of_the_true_last_observations() -> None:
+    env = _cartpole()
+    algorithm = PPO(env, PPOConfig(horizon=30, hidden=(16,)))
+    finals: list[torch.Tensor] = []
+    step = env.step
+
+    def recording(action: torch.Tensor) -> Any:
+        result = step(action)
+        finals.append(result[4]["final_obs"]["critic"])
+        return result
+
+    env.step = recording  # type: ignore[method-assign]
+    algorithm.collect(env)
+    assert algorithm.rollout.truncated.any()
+    with torch.no_grad():
+        expected = algorithm.critic(torch.stack(finals))
+    torch.testing.assert_close(algorithm.rollout.next_value, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_same_seed_same_parameters_other_seed_others() -> None:
+    def trained(seed: int) -> torch.Tensor:
+        env = _cartpole(seed=seed)
+        algorithm = PPO(env, PPOConfig(horizon=8, hidden=(16,)), seed)
+        for _ in range(3):
+            algorithm.collect(env)
+            algorithm.update()
+        return torch.cat([p.detach().flatten() for p in algorithm.policy.parameters()])
+
+    assert torch.equal(trained(0), trained(0))
+    assert not torch.equal(trained(0), trained(1))
+
+
+@pytest.mark.parametrize("options", [{}, {"normalize_reward": True}, {"learning_rate_decay": True}])
+def test_resuming_continues_bit_for_bit(options: dict[str, Any]) -> None:
+    config = PPOConfig(horizon=8, hidden=(16,), **options)
+
+    def some(env: Env, algorithm: PPO, iterations: Iterable[int]) -> list[dict[str, float]]:
+        return [algorithm.collect(env) | algorithm.update(i / 6) for i in iterations]
+
+    env = _cartpole()
+    whole = PPO(env, config)
+    expected = some(env, whole, range(6))
+    env = _cartpole()
+    first = PPO(env, config)
+    logged = some(env, first, range(3))
+    saved, worlds = copy.deepcopy(first.state_dict()), copy.deepcopy(env.state_dict())
+    env = _cartpole(seed=5)
+    second = PPO(env, config, seed=5)
+    second.load_state_dict(saved)
+    env.load_state_dict(worlds)
+    logged += some(env, second, range(3, 6))
+    assert logged == expected
+    for p, q in zip(whole.policy.state_dict().values(), second.policy.state_dict().values(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_the_learning_rate_follows_the_divergence() -> None:
+    env = _cartpole()
+    algorithm = PPO(env, PPOConfig(target_kl=0.01, learning_rate=1e-3))
+    rate = lambda: algorithm.optimizer.param_groups[0]["lr"]  # noqa: E731
+    for kl, expected in [(0.03, 1e-3 / 1.5), (0.01, 1e-3 / 1.5), (0.004, 1e-3)]:
+        algorithm._adapt_learning_rate(kl)
+        assert rate() == pytest.approx(expected)
+    assert algorithm.optimizer.param_groups[1]["lr"] == 1e-3
+    for _ in range(30):
+        algorithm._adapt_learning_rate(1.0)
+    assert rate() == pytest.approx(1e-5)
+
+
+def test_a_non_finite_gradient_is_skipped_and_a_hundred_in_a_row_end_the_run() -> None:
+    env = _cartpole()
+    algorithm = PPO(env, PPOConfig(horizon=8, hidden=(16,), epochs=1, minibatches=1))
+    algorithm.collect(env)
+    algorithm.rollout.reward[0, 0] = torch.nan
+    before = [p.detach().clone() for p in algorithm.policy.parameters()]
+    algorithm.update()
+    assert algorithm.skipped == 1
+    assert all(torch.equal(p, q) for p, q in zip(before, algorithm.policy.parameters(), strict=True))
+    algorithm.skipped = 99
+    with pytest.raises(UserError, match="100 gradients in a row"):
+        algorithm.update()
+
+
+def test_the_mirror_loss_is_zero_for_a_symmetric_policy_only() -> None:
+    env = _cartpole()
+    policy = PPO(env, PPOConfig(hidden=(16,))).policy
+    flip = Mirror.signs(-1, -1, 1, -1, -1)
+    observation = torch.randn(64, 5)
+    mean, _ = policy.distribution(observation)
+    assert mirror_loss(policy, observation, mean, flip, Mirror.signs(-1)) > 0
+
+    class Odd(torch.nn.Module):
+        def distribution(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x[:, :1] ** 3 + x[:, 1:2] * x[:, 2:3], torch.zeros(1)
+
+    mean, _ = Odd().distribution(observation)
+    assert mirror_loss(Odd(), observation, mean, flip, Mirror.signs(-1)) == 0  # type: ignore[arg-type]
+
+
+def test_a_task_without_symmetry_refuses_the_mirror_loss() -> None:
+    with pytest.raises(UserError, match="no mirror symmetry"):
+        PPO(_cartpole(), PPOConfig(symmetry_coefficient=1.0))
+
+
+@pytest.mark.parametrize(("field", "value"), [("gamma", 1.5), ("horizon", 0), ("clip", 0.0), ("surrogate", "clp")])
+def test_a_value_out_of_range_is_named(field: str, value: Any) -> None:
+    with pytest.raises(UserError, match=field):
+        PPOConfig(**{field: value})
