@@ -13,11 +13,16 @@ def read_spec(path: str | Path) -> mujoco.MjSpec:
     Raises:
         UserError: no such file, or MuJoCo cannot parse it; the text carries the file and MuJoCo's reason.
     """
-    if not Path(path).is_file():
+    file = Path(path)
+    if not file.is_file():
         raise UserError(f"no robot file {str(path)!r}")
+    # MuJoCo picks its parser by the suffix and knows only these two, in lower case.
+    alias = file.with_suffix(".urdf" if file.suffix.lower() == ".urdf" else ".xml")
     try:
-        return mujoco.MjSpec.from_file(str(path))
-    except ValueError as error:
+        if alias == file:
+            return mujoco.MjSpec.from_file(str(file))
+        return mujoco.MjSpec.from_file(str(alias), include={str(alias): file.read_bytes()})
+    except (ValueError, OSError) as error:
         raise _invalid(path, error) from None
 
 

@@ -1,4 +1,4 @@
-"""The description of a robot that tasks and controllers read: joints in motor order, default pose, gains, limits, feet, IMU."""
+"""The description of a robot that tasks and controllers read: joints in motor order, pose, gains, limits, feet, IMU."""
 
 import math
 from dataclasses import dataclass
@@ -96,7 +96,7 @@ class Robot:
 
 
 def joint_actuators(model: mujoco.MjModel) -> dict[int, int]:
-    """Map the id of each hinge or slide joint that an actuator drives to that (first) actuator's id, in actuator order."""
+    """Map the id of each driven hinge or slide joint to the id of its (first) actuator, in actuator order."""
     driven = {}
     for actuator in range(model.nu):
         joint = int(model.actuator_trnid[actuator, 0])
@@ -125,7 +125,7 @@ def _servo(model: mujoco.MjModel, actuator: int) -> tuple[float, float]:
 
 
 def _default_servo(model: mujoco.MjModel, joint: int) -> tuple[float, float]:
-    """Return gains of a critically damped servo: kp = M w^2, kd = 2 M w, with M the joint's inertia at the reference pose."""
+    """Return critically damped gains, kp = M w^2 and kd = 2 M w, with M the joint's inertia at the reference pose."""
     omega = 2.0 * math.pi * SERVO_FREQUENCY
     inertia = float(model.dof_M0[model.jnt_dofadr[joint]])
     return inertia * omega**2, 2.0 * inertia * omega

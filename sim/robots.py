@@ -1,4 +1,4 @@
-"""Finding a robot: one bundled with the project, a user's own MJCF or URDF file, or one of the mujoco-menagerie package."""
+"""Finding a robot: a bundled one, a user's own MJCF or URDF file, or one of the mujoco-menagerie package."""
 
 import importlib
 from pathlib import Path

@@ -1,5 +1,6 @@
 """Putting a robot on the ground: from a description to the model that a Simulation steps."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,12 +40,13 @@ def build(
         robot: what to put there. If its file has no actuators, position servos with the robot's gains are added.
         timestep: length of a physics step, s.
         floor: whether there is ground.
-        kp: servo stiffness, one value or one per joint, N m/rad or N/m; None keeps the robot's. Given for a joint with a
-            plain motor, it turns the motor into a position servo with the same largest effort.
+        kp: servo stiffness, one value or one per joint, N m/rad or N/m; None keeps the robot's. With gains given, a
+            plain motor becomes a position servo with the same largest effort.
         kd: servo damping, likewise, N m s/rad or N s/m.
 
     Raises:
-        UserError: the file cannot be compiled, the timestep or a gain is out of range, or the gains are too many or few.
+        UserError: the file cannot be compiled, the timestep or a gain is out of range, or the number of gains is not
+            that of the joints.
     """
     if not timestep > 0.0:
         raise UserError(f"timestep must be positive, not {timestep} s")
@@ -66,7 +68,10 @@ def from_file(path: str | Path) -> mujoco.MjModel:
     Raises:
         UserError: no such file, or MuJoCo cannot compile it.
     """
-    model = compile_spec(read_spec(path), path)
+    with warnings.catch_warnings():
+        # MuJoCo warns of deprecated attributes; a file that must be taken as it is cannot be mended.
+        warnings.simplefilter("ignore", UserWarning)
+        model = compile_spec(read_spec(path), path)
     model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
     return model
 
