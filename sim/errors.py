@@ -23,3 +23,14 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> User
     hint = f"did you mean {lowered[close[0]]!r}?" if close else f"known: {', '.join(names) or 'none'}"
     place = f" in {where}" if where else ""
     return UserError(f"unknown {kind} {name!r}{place}; {hint}")
+
+
+def missing(what: str, package: str, extra: str) -> UserError:
+    """Return the error for an optional package that is not installed, with the command that installs it.
+
+    Args:
+        what: what needs it, e.g. ``"tasks.adapters.sb3"``.
+        package: the package, by the name it is installed by.
+        extra: the extra of this project that brings it.
+    """
+    return UserError(f"{what} needs {package}; pip install \"robolearn[{extra}]\"")

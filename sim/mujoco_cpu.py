@@ -59,8 +59,14 @@ class MujocoSimulation(Simulation):
         if field not in mujoco_batch.DATA_FIELDS:
             raise unknown("MjData field", field, mujoco_batch.DATA_FIELDS)
         if field not in self._derived:
+            # Reading a field must not change the run, but the forward that fills it moves the solver's warm start, and
+            # the fields already bound on by a substep.
+            rows, others = self._batch.state.copy(), {name: values.clone() for name, values in self._derived.items()}
             self._derived[field] = _tensor(self._batch.bind(field))
             self._batch.forward()
+            self._batch.state[:] = rows
+            for name, values in others.items():
+                self._derived[name].copy_(values)
         return self._derived[field]
 
     def sensor(self, name: str) -> torch.Tensor:
@@ -78,8 +84,8 @@ class MujocoSimulation(Simulation):
             self._expanded[field] = _tensor(self._batch.expand(field))
         return self._expanded[field]
 
-    def set_const(self) -> None:
-        self._batch.set_const()
+    def set_const(self, ids: torch.Tensor | None = None) -> None:
+        self._batch.set_const(_ids(ids))
 
     def step(self, substeps: int = 1, stage: mujoco.mjtStage = mujoco.mjtStage.mjSTAGE_NONE) -> None:
         self._batch.step(nstep=substeps, stage=int(stage))
@@ -116,6 +122,7 @@ class MujocoSimulation(Simulation):
             "drained": torch.from_numpy(self._drained.copy()),
             "lost": torch.from_numpy(self._lost.copy()),
             "fields": {name: values.clone() for name, values in self._expanded.items()},
+            "derived": {name: values.clone() for name, values in self._derived.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -123,8 +130,12 @@ class MujocoSimulation(Simulation):
             self.expand(name).copy_(values)
         if state["fields"]:
             self.set_const()
-        # set_const and forward write to the rows (the solver's warm start), so the saved rows come last.
+        self._batch.state[:] = state["state"].numpy()
         self.forward()
+        # After a step, derived fields are a substep behind the state: they come from the file, and so do the rows, where
+        # forward has moved the solver's warm start.
+        for name, values in state["derived"].items():
+            self.bind(name).copy_(values)
         self._batch.state[:] = state["state"].numpy()
         self._batch.warning[:] = state["warning"].numpy()
         self._drained[:] = state["drained"].numpy()

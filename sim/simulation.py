@@ -61,8 +61,11 @@ class Simulation(ABC):
         """Give a model field a value per world and return the live (N, ...) tensor of them."""
 
     @abstractmethod
-    def set_const(self) -> None:
-        """Recompute the constants that MuJoCo derives from model fields, after writing to an expanded one."""
+    def set_const(self, ids: torch.Tensor | None = None) -> None:
+        """Recompute the constants that MuJoCo derives from model fields, after writing to an expanded one.
+
+        Only in the worlds ``ids`` (n,), sorted, or in all of them.
+        """
 
     @abstractmethod
     def step(self, substeps: int = 1, stage: mujoco.mjtStage = mujoco.mjtStage.mjSTAGE_NONE) -> None:

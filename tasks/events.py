@@ -110,7 +110,7 @@ def push(velocity: float) -> Change:
 def _follow(task: Any, field: str, ids: torch.Tensor) -> None:
     """Let MuJoCo's derived constants follow a changed inertial property; contact properties have none."""
     if len(ids) and field.startswith(("body_", "dof_")):
-        task.sim.set_const()
+        task.sim.set_const(ids)
 
 
 def _rows(model: mujoco.MjModel, kind: str, name: str) -> list[int]:
