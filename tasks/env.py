@@ -8,7 +8,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from sim.errors import UserError
+from sim.errors import UserError, unknown
 from sim.simulation import Simulation
 from tasks.events import Event
 from tasks.observations import Observations
@@ -83,7 +83,7 @@ class Env:
         zeros = torch.zeros(n, dtype=torch.float64, device=self.device)
         self._metric_sums = {name: zeros.clone() for name in task.metrics()}
         self.extras: dict[str, Any] = {"log": {}}
-        self.obs_buf = self.observations.compute()
+        self.obs_buf = self.observations.compute(self.common_step_counter)
 
     @property
     def unwrapped(self) -> "Env":
@@ -104,13 +104,22 @@ class Env:
         self._generator.manual_seed(seed)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict]:
-        """Start a new episode in every world and return the observation and the extras."""
-        del options
+        """Start a new episode and return the observation and the extras.
+
+        Args:
+            seed: restarts the generator, as ``seed`` does.
+            options: Gymnasium's ``{"reset_mask": (N,) bool}`` resets only the worlds it marks; None resets all.
+
+        Raises:
+            UserError: there is no such option, or the mask has the wrong shape.
+        """
+        mask = self._mask(options or {})
         if seed is not None:
             self.seed(seed)
-        self._reset_worlds(self._all)
-        self._forget(self._all)
-        self.obs_buf = self.observations.compute()
+        ids = mask.nonzero().squeeze(1)
+        self._reset_worlds(ids)
+        self._forget(ids)
+        self.obs_buf = _merge(mask, self.observations.compute(self.common_step_counter), self.obs_buf)
         self.extras = {"log": {}, "final_obs": self.obs_buf, "terminations": {}, "metrics": {}}
         return self.obs_buf, self.extras
 
@@ -127,7 +136,6 @@ class Env:
         """
         task = self.task
         self._act(action)
-        self.common_step_counter += 1
         self._episode_length += 1
         diverged = self.sim.diverged()
         any_diverged = bool(diverged.any())
@@ -137,14 +145,16 @@ class Env:
         for flag in flags.values():
             terminated |= flag
         truncated = (self._episode_length >= self.max_episode_length) & ~terminated
-        reward = self.rewards.compute(diverged if any_diverged else None)
+        reward = self.rewards.compute(self.common_step_counter, diverged if any_diverged else None)
         metrics = task.metrics()
+        if any_diverged:
+            metrics = {name: torch.where(diverged, 0.0, value) for name, value in metrics.items()}
         for name, value in metrics.items():
             self._metric_sums[name] += value
         task.last_action.copy_(task.action)
 
         self._interval_events()
-        final = self.observations.compute(self.obs_buf, diverged if any_diverged else None)
+        final = self.observations.compute(self.common_step_counter, self.obs_buf, diverged if any_diverged else None)
         done = terminated | truncated
         log: dict[str, float] = {}
         observation = final
@@ -155,8 +165,9 @@ class Env:
             self.diverged_worlds += int(diverged.sum())
             self._reset_worlds(ids)
             self._forget(ids)
-            observation = self.observations.compute()
+            observation = _merge(done, self.observations.compute(self.common_step_counter), final)
         self.obs_buf = observation
+        self.common_step_counter += 1
         self.extras = {"log": log, "final_obs": final, "terminations": flags, "metrics": metrics}
         return observation, reward, terminated, truncated, self.extras
 
@@ -205,7 +216,7 @@ class Env:
         action = action.detach().to(self.device)
         if action.shape != task.action.shape:
             raise UserError(f"action has shape {tuple(action.shape)}, this environment takes {tuple(task.action.shape)}")
-        if not torch.isfinite(action.sum()):
+        if not torch.isfinite(action).all():
             world = int((~torch.isfinite(action)).any(1).nonzero()[0])
             raise UserError(f"action is not finite in world {world} at step {self.common_step_counter}: "
                             f"{action[world].tolist()}")  # fmt: skip
@@ -222,6 +233,16 @@ class Env:
         else:
             task.apply(task.action, self.action_term)
             self.sim.step(decimation)
+
+    def _mask(self, options: dict[str, Any]) -> torch.Tensor:
+        """Return (N,) bool: the worlds that the options of a reset ask for."""
+        for name in options:
+            if name != "reset_mask":
+                raise unknown("reset option", name, ["reset_mask"])
+        mask = torch.as_tensor(options.get("reset_mask", torch.ones(self.num_envs, dtype=torch.bool)))
+        if mask.shape != (self.num_envs,) or mask.dtype != torch.bool:
+            raise UserError(f"reset_mask must be ({self.num_envs},) bool, not {tuple(mask.shape)} {mask.dtype}")
+        return mask.to(self.device)
 
     def _reset_worlds(self, ids: torch.Tensor) -> None:
         task = self.task
@@ -266,3 +287,8 @@ class Env:
         log |= {f"termination/{name}": float(flag[ids].double().mean()) for name, flag in flags.items()}
         log["termination/time_out"] = float(truncated[ids].double().mean())
         return log
+
+
+def _merge(mask: torch.Tensor, chosen: Observation, other: Observation) -> Observation:
+    """Return the rows of one observation in the worlds marked in ``mask`` (N,), and those of another elsewhere."""
+    return {group: torch.where(mask[:, None], values, other[group]) for group, values in chosen.items()}

@@ -33,9 +33,11 @@ class Observations:
         self._noisy = any(amplitude)
 
     def compute(
-        self, previous: dict[str, torch.Tensor] | None = None, diverged: torch.Tensor | None = None
+        self, step: int, previous: dict[str, torch.Tensor] | None = None, diverged: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
         """Return the groups, each (N, D) float32; worlds marked in ``diverged`` (N,) keep their previous rows.
+
+        The number of the step is for the message of an error.
 
         Raises:
             UserError: a term of another world is not finite.
@@ -50,18 +52,17 @@ class Observations:
             out = {name: torch.where(diverged[:, None], previous[name], values) for name, values in out.items()}
         for group, values in out.items():
             if not torch.isfinite(values.sum()):
-                self._blame(group, groups[group], values, diverged)
+                self._blame(step, group, groups[group], diverged)
         return out
 
-    def _blame(self, group: str, terms: Terms, values: torch.Tensor, diverged: torch.Tensor | None) -> None:
-        bad = ~torch.isfinite(values)
-        if diverged is not None:
-            bad &= ~diverged[:, None]
+    def _blame(self, step: int, group: str, terms: Terms, diverged: torch.Tensor | None) -> None:
         for name, value in terms.items():
-            rows = (~torch.isfinite(value.reshape(len(value), -1))).any(1) & bad.any(1)
-            if rows.any():
-                world = int(rows.nonzero()[0])
-                raise UserError(f"observation term {group}.{name} is not finite in world {world}: "
+            bad = (~torch.isfinite(value.float().reshape(len(value), -1))).any(1)
+            if diverged is not None:
+                bad &= ~diverged
+            if bad.any():
+                world = int(bad.nonzero()[0])
+                raise UserError(f"observation term {group}.{name} is not finite in world {world} at step {step}: "
                                 f"{value[world].tolist()}")  # fmt: skip
 
 

@@ -35,8 +35,10 @@ class Rewards:
         self.episode_sums = torch.zeros(len(self.names), n, dtype=torch.float64, device=task.sim.device)
         """(K, N) sum of each weighted term over the episode so far."""
 
-    def compute(self, diverged: torch.Tensor | None) -> torch.Tensor:
+    def compute(self, step: int, diverged: torch.Tensor | None) -> torch.Tensor:
         """Return the reward (N,) float32; a term counts 0 in the worlds marked in ``diverged`` (N,).
+
+        The number of the step is for the message of an error.
 
         Raises:
             UserError: a term of another world is not finite.
@@ -45,9 +47,10 @@ class Rewards:
         stacked = torch.stack([value.double() for value in terms.values()])
         if diverged is not None:
             stacked = torch.where(diverged, 0.0, stacked)
-        if not torch.isfinite(stacked.sum()):
+        if not torch.isfinite(stacked).all():
             row, world = (~torch.isfinite(stacked)).nonzero()[0].tolist()
-            raise UserError(f"reward term {self.names[row]} is not finite in world {world}: {stacked[row, world].item()}")
+            raise UserError(f"reward term {self.names[row]} is not finite in world {world} at step {step}: "
+                            f"{stacked[row, world].item()}")  # fmt: skip
         weighted = stacked * self.weights[:, None]
         self.episode_sums += weighted
         return weighted.sum(0).float()
