@@ -141,7 +141,7 @@ def _value(hint: Any, value: Any, path: str, where: str, default: Any) -> Any:
 def _validate(hint: Any, value: Any, path: str, where: str) -> Any:
     # JSON's strict rules are the ones wanted: a list may become a tuple and 1 a float, but "1" or true no number.
     try:
-        text = json.dumps(value)
+        text = json.dumps(_plain(value))
     except (TypeError, ValueError):
         raise UserError(_at(where, path, f"expected {_type_name(hint)}, not {_show(value)}")) from None
     config = None if isinstance(hint, type) and is_dataclass(hint) else ConfigDict(extra="forbid")

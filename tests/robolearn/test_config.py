@@ -85,7 +85,8 @@ def test_what_is_left_out_keeps_its_default():
 
 def test_an_update_leaves_the_original_alone():
     config = Base()
-    changed = updated(config, {"weights": {"track": 9}})
+    changed = updated(config, {"weights": {"track": 9}, "folder": Path("a"), "layers": (1, 2)})
+    assert (changed.folder, changed.layers, changed.weights["track"]) == (Path("a"), (1, 2), 9.0)
     changed.weights["tilt"] = 5.0
     changed.command.x = (0.0, 0.0)
     assert config == Base()
