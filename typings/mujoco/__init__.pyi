@@ -1,4 +1,4 @@
-"""MuJoCo's compiled module comes without type information: whatever it offers is accepted."""
+"""MuJoCo ships no type information: every name of it is taken as it comes."""
 
 from typing import Any
 
