@@ -27,7 +27,6 @@ class Env:
     (N,) flags and measures, and ``extras["log"]`` means over the episodes that just ended.
     """
 
-    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
     render_mode = None
 
     def __init__(self, task: Task[Any], sim: Simulation, seed: int = 0):
@@ -42,7 +41,11 @@ class Env:
         self.physics_dt, self.step_dt = sim.timestep, task.config.control_dt
         self.max_episode_length_s = task.config.episode_s
         self.max_episode_length = round(task.config.episode_s / task.config.control_dt)
-        self.metadata = {**Env.metadata, "render_fps": round(1 / self.step_dt)}
+        self.metadata: dict[str, Any] = {
+            "autoreset_mode": AutoresetMode.SAME_STEP,
+            "render_modes": [],
+            "render_fps": round(1 / self.step_dt),
+        }
         self.common_step_counter = 0
         """Number of calls of ``step``."""
         self.diverged_worlds = 0
@@ -215,7 +218,8 @@ class Env:
         task, decimation = self.task, self.task.config.decimation
         action = action.detach().to(self.device)
         if action.shape != task.action.shape:
-            raise UserError(f"action has shape {tuple(action.shape)}, this environment takes {tuple(task.action.shape)}")
+            theirs, ours = tuple(action.shape), tuple(task.action.shape)
+            raise UserError(f"action has shape {theirs}, this environment takes {ours}")
         if not torch.isfinite(action).all():
             world = int((~torch.isfinite(action)).any(1).nonzero()[0])
             raise UserError(f"action is not finite in world {world} at step {self.common_step_counter}: "

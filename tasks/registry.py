@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import sys
 from dataclasses import replace
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +31,16 @@ def task_class(name: str) -> type[Task[Any]]:
     """Return the task class of a name, or of ``path/to/file.py:Class``.
 
     Raises:
-        UserError: there is no such task, file or class, or the file fails to import.
+        UserError: there is no such task, file or class, or the file or package fails to import.
     """
     if name.partition(":")[0].endswith(".py"):
         return _from_file(name)
     if name in _BUNDLED:
-        return _load(_BUNDLED[name])
+        module, _, attribute = _BUNDLED[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
     for point in entry_points(group=ENTRY_POINT_GROUP):
         if point.name == name:
-            return _load(point.value)
+            return _installed(point)
     raise unknown("task", name, names())
 
 
@@ -82,9 +83,11 @@ def override(config: Any, changes: dict[str, Any]) -> Any:
     return replace(config, **merged)
 
 
-def _load(target: str) -> type[Task[Any]]:
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+def _installed(point: EntryPoint) -> type[Task[Any]]:
+    try:
+        return point.load()
+    except Exception as error:  # another package's code may raise anything
+        raise UserError(f"task {point.name} ({point.value}) fails to load: {type(error).__name__}: {error}") from error
 
 
 def _from_file(target: str) -> type[Task[Any]]:
@@ -96,7 +99,8 @@ def _from_file(target: str) -> type[Task[Any]]:
     module_name = "task_file_" + "_".join(path.with_suffix("").parts[1:])
     if module_name not in sys.modules:
         spec = importlib.util.spec_from_file_location(module_name, path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
         try:
@@ -107,4 +111,6 @@ def _from_file(target: str) -> type[Task[Any]]:
     classes = {n: c for n, c in vars(sys.modules[module_name]).items() if isinstance(c, type) and issubclass(c, Task)}
     if attribute not in classes:
         raise unknown("task class", attribute, classes, filename)
+    if not hasattr(classes[attribute], "Config"):
+        raise UserError(f"{target} has no Config: name its config class in it, e.g. Config = TaskConfig")
     return classes[attribute]

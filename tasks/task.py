@@ -1,8 +1,9 @@
 """What a task is: a config, and named observations, rewards, terminations and events."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import mujoco
 import torch
@@ -44,16 +45,21 @@ class TaskConfig:
 
     def __post_init__(self) -> None:
         for name in ("physics_dt", "control_dt", "episode_s"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"{name} must be positive, not {getattr(self, name)}")
-        if self.action_delay_s < 0:
-            raise UserError(f"action_delay_s must not be negative, not {self.action_delay_s}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name} must be positive and finite, not {getattr(self, name)}")
+        if not 0 <= self.action_delay_s < math.inf:
+            raise UserError(f"action_delay_s must be finite and not negative, not {self.action_delay_s}")
+        if self.episode_s < self.control_dt:
+            raise UserError(f"episode_s {self.episode_s} s is shorter than control_dt {self.control_dt} s")
         ratio = self.control_dt / self.physics_dt
         if round(ratio) < 1 or abs(ratio - round(ratio)) > 1e-6 * ratio:
             raise UserError(f"control_dt {self.control_dt} s is not a multiple of physics_dt {self.physics_dt} s")
         for term, amplitude in self.noise.items():
-            if amplitude < 0:
-                raise UserError(f"noise.{term} must not be negative, not {amplitude}")
+            if not 0 <= amplitude < math.inf:
+                raise UserError(f"noise.{term} must be finite and not negative, not {amplitude}")
+        for term, weight in self.weights.items():
+            if not math.isfinite(weight):
+                raise UserError(f"weights.{term} must be finite, not {weight}")
 
     @property
     def decimation(self) -> int:
@@ -93,6 +99,8 @@ class Task(Generic[ConfigT]):
     ``advance`` and ``randomise``. It is built alone from its config and meets its worlds in ``attach``.
     """
 
+    Config: ClassVar[type[Any]]
+    """The class of the config; its defaults are the task's."""
     config: ConfigT
     sim: Simulation
     """The worlds, after ``attach``."""

@@ -21,7 +21,8 @@ class Sb3VecEnv(VecEnv):
 
     A world that finished has in its info ``terminal_observation``, the true last observation (D,);
     ``TimeLimit.truncated``, true if it only ran out of time; and ``episode``, its return ``r`` and length ``l``, as
-    SB3's ``Monitor`` gives them. The other infos are empty: filling every one each step would cost more than the physics.
+    SB3's ``Monitor`` gives them. The other infos are empty: filling all of them each step would cost more than
+    the physics.
     """
 
     def __init__(self, env: Env):
