@@ -33,4 +33,4 @@ def missing(what: str, package: str, extra: str) -> UserError:
         package: the package, by the name it is installed by.
         extra: the extra of this project that brings it.
     """
-    return UserError(f"{what} needs {package}; pip install \"robolearn[{extra}]\"")
+    return UserError(f'{what} needs {package}; pip install "robolearn[{extra}]"')
