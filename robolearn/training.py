@@ -101,7 +101,12 @@ def make_env(config: TrainConfig, num_envs: int | None = None, seed: int | None 
     """Return the environment of a config, with another number of worlds or seed if given."""
     task = task_class(config.task)(config.env)
     simulation = make_simulation(
-        config.sim, task.model(), num_envs or config.num_envs, config.device, config.threads or None
+        config.sim,
+        task.model(),
+        num_envs or config.num_envs,
+        config.device,
+        config.threads or None,
+        task.external_forces,
     )
     return Env(task, simulation, config.seed if seed is None else seed)
 

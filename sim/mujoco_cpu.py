@@ -24,13 +24,16 @@ class MujocoSimulation(Simulation):
     Results do not depend on the number of threads.
     """
 
-    def __init__(self, model: mujoco.MjModel, num_worlds: int, threads: int | None = None):
+    def __init__(
+        self, model: mujoco.MjModel, num_worlds: int, threads: int | None = None, external_forces: bool = False
+    ):
         """Make N worlds in the model's default state.
 
         Args:
             model: the compiled model; copied.
             num_worlds: N.
             threads: CPU threads, or None for one for each core this process may use.
+            external_forces: whether `external_forces` will be asked for; each world then keeps its ``mjData``, 0.2 MB.
 
         Raises:
             UserError: N is not positive, or the model resets diverged worlds behind the caller's back.
@@ -42,13 +45,17 @@ class MujocoSimulation(Simulation):
                             "otherwise a diverged world is reset unseen")  # fmt: skip
         _silence_mujoco_warnings()
         threads = threads or len(os.sched_getaffinity(0))
-        self._batch = mujoco_batch.Batch(model, nsim=num_worlds, nthread=min(threads, num_worlds))
+        self._batch = mujoco_batch.Batch(
+            model, nsim=num_worlds, nthread=min(threads, num_worlds), persistent=external_forces
+        )
         self.model = self._batch.model
         self.num_worlds = num_worlds
         self.device = torch.device("cpu")
         self.version = 0
         self._derived: dict[str, torch.Tensor] = {}
         self._expanded: dict[str, torch.Tensor] = {}
+        self._scratch = mujoco.MjData(self.model) if external_forces else None
+        self._external_forces = np.zeros((num_worlds, self.model.nbody, 6))
         self._drained = np.zeros((num_worlds, len(_WARNING_NAMES)), np.int64)
         self._lost = np.zeros(len(_WARNING_NAMES), np.int64)
         self.qpos, self.qvel, self.ctrl, self.time = (
@@ -76,6 +83,18 @@ class MujocoSimulation(Simulation):
         view = self.model.sensor(name)
         start = int(view.adr[0])
         return self.bind("sensordata")[:, start : start + int(view.dim[0])]
+
+    def external_forces(self) -> torch.Tensor:
+        if self._scratch is None:
+            raise UserError("this simulation was made without external_forces=True, so contact forces are not kept")
+        data, forces = self._scratch, self._scratch.cfrc_ext
+        # The batch has no call for this, and a force sensor would make mj_step compute RK4's first stage, not its last.
+        # Contact forces and frames are in the data already, so the model that all worlds share will do.
+        for world in range(self.num_worlds):
+            self._batch.get_data(world, data)
+            mujoco.mj_rnePostConstraint(self.model, data)
+            self._external_forces[world] = forces
+        return torch.from_numpy(self._external_forces)
 
     def expand(self, field: str) -> torch.Tensor:
         if field not in mujoco_batch.MODEL_FIELDS:

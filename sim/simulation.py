@@ -57,6 +57,19 @@ class Simulation(ABC):
         """
 
     @abstractmethod
+    def external_forces(self) -> torch.Tensor:
+        """Return (N, nbody, 6) the torque, N m, and the force, N, that contacts and applied forces exert on each body.
+
+        World axes, torque about the centre of mass of the body's kinematic tree: ``mjData.cfrc_ext``. They belong to
+        the last evaluation of the dynamics inside ``step``, for RK4 its last stage, as when ``mj_rnePostConstraint``
+        follows ``mj_step``. The row of the world body is zero. Not for a world that was reset or forwarded since;
+        the next call overwrites the tensor.
+
+        Raises:
+            UserError: the worlds were made without ``external_forces=True``.
+        """
+
+    @abstractmethod
     def expand(self, field: str) -> torch.Tensor:
         """Give a model field a value per world and return the live (N, ...) tensor of them."""
 

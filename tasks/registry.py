@@ -16,6 +16,17 @@ _BUNDLED: dict[str, str] = {
     "CartPole-Swingup": "tasks.cartpole:CartPoleSwingup",
     "Pendulum-Swingup": "tasks.pendulum:PendulumSwingup",
     "Go2-Velocity-Flat": "tasks.velocity:Velocity",
+    "HalfCheetah": "tasks.gym.half_cheetah:HalfCheetah",
+    "Hopper": "tasks.gym.hopper:Hopper",
+    "Walker2d": "tasks.gym.hopper:Walker2d",
+    "Ant": "tasks.gym.ant:Ant",
+    "Humanoid": "tasks.gym.humanoid:Humanoid",
+    "HumanoidStandup": "tasks.gym.humanoid:HumanoidStandup",
+    "Swimmer": "tasks.gym.swimmer:Swimmer",
+    "Reacher": "tasks.gym.reacher:Reacher",
+    "Pusher": "tasks.gym.pusher:Pusher",
+    "InvertedPendulum": "tasks.gym.inverted_pendulum:InvertedPendulum",
+    "InvertedDoublePendulum": "tasks.gym.inverted_pendulum:InvertedDoublePendulum",
 }
 
 ENTRY_POINT_GROUP = "robolearn.tasks"

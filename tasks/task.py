@@ -99,6 +99,8 @@ class Task(Generic[ConfigT]):
     ``advance`` and ``randomise``. It is built alone from its config and meets its worlds in ``attach``.
     """
 
+    external_forces: bool = False
+    """Whether the task reads ``sim.external_forces()``; its worlds have to be made for that."""
     Config: ClassVar[type[Any]]
     """The class of the config; its defaults are the task's."""
     config: ConfigT
