@@ -1,5 +1,6 @@
 """Follow a commanded planar velocity and yaw rate on flat ground."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -30,8 +31,10 @@ class VelocityRange:
     def __post_init__(self) -> None:
         for name in ("x", "y", "yaw", "resample_s"):
             low, high = getattr(self, name)
-            if low > high:
+            if not -math.inf < low <= high < math.inf:
                 raise UserError(f"command.{name} must be an ordered range, not ({low}, {high})")
+        if not self.resample_s[0] > 0:
+            raise UserError(f"command.resample_s must be positive, not {self.resample_s}")
         if not 0 <= self.standing <= 1:
             raise UserError(f"command.standing must be a share between 0 and 1, not {self.standing}")
 
@@ -224,6 +227,6 @@ class Velocity(JointPositionTask[VelocityConfig]):
 
 
 def _trot(contact: torch.Tensor) -> torch.Tensor:
-    """(N,) bool: exactly one diagonal pair of feet (front right, front left, rear right, rear left) is on the ground."""
+    """(N,) bool: exactly one diagonal pair of the feet, which are FR, FL, RR, RL, is on the ground."""
     fr, fl, rr, rl = contact.unbind(1)
     return (fr == rl) & (fl == rr) & (fr != fl)
