@@ -151,8 +151,8 @@ class MujocoSimulation(Simulation):
             self.set_const()
         self._batch.state[:] = state["state"].numpy()
         self.forward()
-        # After a step, derived fields are a substep behind the state: they come from the file, and so do the rows, where
-        # forward has moved the solver's warm start.
+        # After a step, derived fields are a substep behind the state, so the saved ones stand; and so do the rows,
+        # where forward has moved the solver's warm start.
         for name, values in state["derived"].items():
             self.bind(name).copy_(values)
         self._batch.state[:] = state["state"].numpy()

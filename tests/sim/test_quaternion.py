@@ -1,5 +1,7 @@
 """Rotations against MuJoCo's own."""
 
+from typing import Any
+
 import mujoco
 import numpy as np
 import torch
@@ -27,7 +29,7 @@ def test_rotations_are_mujocos():
     quaternions = random_quaternions(100)
     vectors = torch.randn(100, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     # A dozen float64 operations on numbers of order 1.
-    close = {"rtol": 0.0, "atol": 1e-14}
+    close: dict[str, Any] = {"rtol": 0.0, "atol": 1e-14}
     there = quaternion.rotate(quaternions, vectors)
     back = quaternion.rotate_inverse(quaternions, vectors)
     torch.testing.assert_close(there, mujoco_rotation(vectors, quaternions, inverse=False), **close)

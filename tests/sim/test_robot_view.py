@@ -1,5 +1,7 @@
 """The robot's quantities and their frames against MuJoCo's own functions."""
 
+from typing import Any
+
 import mujoco
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from sim.robot_view import RobotView
 from sim.robots import load_robot
 from sim.scene import build
 
-ROUNDING = {"rtol": 0.0, "atol": 1e-12}
+ROUNDING: dict[str, Any] = {"rtol": 0.0, "atol": 1e-12}
 """A few float64 operations on numbers of order 1 to 10."""
 
 

@@ -12,7 +12,7 @@ import torch
 from sim.errors import UserError
 from tasks.env import Env
 
-Make = Callable[..., Env]
+Make = Callable[..., Any]
 
 
 def push(env: Env, force: float = 0.0) -> torch.Tensor:

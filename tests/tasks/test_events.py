@@ -1,6 +1,7 @@
 """Changes to the worlds: that they change the motion as physics says, when they should, where they should."""
 
 from collections.abc import Callable
+from typing import Any
 
 import mujoco
 import pytest
@@ -12,7 +13,7 @@ from tasks.env import Env
 from tasks.events import Change, at_reset, at_start, every, payload, scale
 from tasks.events import push as push_base
 
-Make = Callable[..., Env]
+Make = Callable[..., Any]
 FORCE = 2.0
 
 

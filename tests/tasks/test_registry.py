@@ -2,6 +2,7 @@
 
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,16 +83,21 @@ def test_overrides_are_checked(overrides: dict, text: str):
 
 
 def test_a_class_in_a_file_is_a_task(tmp_path: Path):
-    task = registry.make_task(f"{own_file(tmp_path)}:Mine", extra=2.0)
-    assert isinstance(task, CartPoleSwingup)
+    task: Any = registry.make_task(f"{own_file(tmp_path)}:Mine", extra=2.0)
     assert task.config.extra == 2.0
+    assert isinstance(task, CartPoleSwingup)
     assert registry.task_class(f"{own_file(tmp_path)}:Mine") is type(task)  # read once
+
+
+def extra(name: str) -> Any:
+    config: Any = registry.task_config(name)
+    return config.extra
 
 
 def test_files_of_the_same_name_are_kept_apart(tmp_path: Path):
     first, second = own_file(tmp_path / "a", 1.0), own_file(tmp_path / "b", 2.0)
-    assert registry.task_config(f"{first}:Mine").extra == 1.0
-    assert registry.task_config(f"{second}:Mine").extra == 2.0
+    assert extra(f"{first}:Mine") == 1.0
+    assert extra(f"{second}:Mine") == 2.0
 
 
 def test_mistakes_in_a_file_are_one_line(tmp_path: Path):
@@ -111,7 +117,7 @@ def test_mistakes_in_a_file_are_one_line(tmp_path: Path):
         f"{abstract}:NoConfig has no Config: name its config class in it, e.g. Config = TaskConfig"
     )
     broken.write_text(OWN.format(extra=1.0))  # mended, and read anew
-    assert registry.task_config(f"{broken}:Mine").extra == 1.0
+    assert extra(f"{broken}:Mine") == 1.0
 
 
 # Installed packages

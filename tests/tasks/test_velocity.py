@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import mujoco
 import pytest
@@ -13,15 +14,18 @@ from tasks.env import Env
 from tasks.registry import make_task
 from tasks.velocity import Velocity, VelocityRange
 
-Make = Callable[..., Env]
+Make = Callable[..., Any]
 NAME = "Go2-Velocity-Flat"
-CALM = {"push_velocity": 0.0, "friction": (1.0, 1.0), "base_mass": (1.0, 1.0), "curriculum": False}
-QUIET = CALM | {"noise": dict.fromkeys(["angular_velocity", "gravity", "joint_position", "joint_velocity"], 0.0)}
+CALM: dict[str, Any] = {"push_velocity": 0.0, "friction": (1.0, 1.0), "base_mass": (1.0, 1.0), "curriculum": False}
+QUIET: dict[str, Any] = CALM | {
+    "noise": dict.fromkeys(["angular_velocity", "gravity", "joint_position", "joint_velocity"], 0.0)
+}
 
 
 def stand(env: Env, contact: torch.Tensor | None = None) -> Velocity:
     """Put every world in the default pose at rest; feet then press on the ground as ``contact`` (N, F) says."""
     task, sim = env.task, env.sim
+    assert isinstance(task, Velocity)
     sim.qpos[:] = torch.from_numpy(sim.model.key_qpos[0])
     sim.qvel[:] = 0
     sim.forward()
@@ -123,7 +127,7 @@ def test_commands_are_drawn_in_their_ranges(env_of: Make):
         values = drawn[~still, column]
         assert low <= float(values.min()) < low + 0.01 * (high - low)
         assert high - 0.01 * (high - low) < float(values.max()) <= high
-    assert 1.0 <= float(env.task.command_timer.min())
+    assert float(env.task.command_timer.min()) >= 1.0
     assert float(env.task.command_timer.max()) <= 2.0
 
 
@@ -218,7 +222,7 @@ def test_mirrors_fit_the_observations_and_undo_themselves(env_of: Make):
 
 def test_physics_is_symmetric_under_the_mirrors():
     """A mirrored state under the mirrored action steps to the mirrored next state, and so do its observations."""
-    task = make_task(NAME, **QUIET)
+    task: Any = make_task(NAME, **QUIET)
     model = task.model()
     # The trunk's published inertia is not quite symmetric (its axes are off by 0.1 degrees): here the robot shall be.
     base = model.body("base").id
