@@ -2,16 +2,45 @@
 
 from typing import Any
 
-_PPO: dict[str, dict[str, Any]] = {
-    "CartPole-Balance": {"num_envs": 64, "steps": 200_000},
-    "CartPole-Swingup": {"num_envs": 64, "steps": 600_000},
-    "Pendulum-Swingup": {"num_envs": 64, "steps": 400_000},
-    "Go2-Velocity-Flat": {
-        "num_envs": 1024,
-        "steps": 10_000_000,
-        "algorithm": {"symmetry_coefficient": 0.5},
+_SMALL: dict[str, Any] = {"num_envs": 64, "algorithm": {"horizon": 64, "epochs": 8, "minibatches": 8, "hidden": (64, 64)}}
+"""For tasks of a few joints."""
+
+_GYM: dict[str, Any] = {
+    "num_envs": 64,
+    "steps": 3_000_000,
+    "algorithm": {
+        "horizon": 64,
+        "epochs": 8,
+        "minibatches": 8,
+        "gamma": 0.98,
+        "lam": 0.92,
+        "entropy_coefficient": 0.0,
+        "normalize_reward": True,
+        "hidden": (128, 128),
+        "initial_std": 0.4,
     },
 }
+"""For Gymnasium's locomotion tasks."""
+
+_PPO: dict[str, dict[str, Any]] = {
+    "CartPole-Balance": {**_SMALL, "steps": 200_000},
+    "CartPole-Swingup": {**_SMALL, "steps": 600_000},
+    "Pendulum-Swingup": {
+        "num_envs": 64,
+        "steps": 800_000,
+        "algorithm": {**_SMALL["algorithm"], "gamma": 0.98, "normalize_reward": True, "entropy_coefficient": 0.0},
+    },
+    "Go2-Velocity-Flat": {
+        "num_envs": 1024,
+        "steps": 5_000_000,
+        "algorithm": {"symmetry_coefficient": 0.5},
+    },
+    **dict.fromkeys(
+        ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "HumanoidStandup", "Swimmer", "Reacher", "Pusher",
+         "InvertedPendulum", "InvertedDoublePendulum"),
+        _GYM,
+    ),
+}  # fmt: skip
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {"ppo": _PPO}
 """By algorithm and task: fields of `robolearn.training.TrainConfig` that differ from its defaults."""

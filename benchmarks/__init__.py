@@ -1,0 +1,1 @@
+"""Measured comparisons with other libraries; ``python -m benchmarks`` prints them all."""

@@ -1,0 +1,1 @@
+"""Physics: backends that step many worlds, robot models and scenes."""
