@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tasks.interface import Interface, Quantity
 from tasks.task import RobotTask, RobotTaskConfig, Terms, terms
 
 
@@ -33,6 +34,17 @@ class CartPoleSwingup(RobotTask[CartPoleConfig]):
             "pole_velocity": velocity[:, 1],  # (N,) rad/s
         }
         return {"policy": policy, "critic": policy}
+
+    def interface(self) -> Interface:
+        cart = self.description.joints
+        return Interface(
+            observation={
+                "cart_position": Quantity(source="joint_position_relative", unit="m", joints=cart),
+                "pole_direction": Quantity(source="sine and cosine of the pole's angle from upright"),
+                "cart_velocity": Quantity(source="joint_velocity", unit="m/s", joints=cart),
+                "pole_velocity": Quantity(source="velocity of the pole's hinge", unit="rad/s"),
+            }
+        )
 
     def rewards(self) -> Terms:
         position, velocity = self.sim.qpos, self.sim.qvel

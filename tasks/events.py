@@ -27,6 +27,8 @@ class Change:
     """Shown in messages and recorded with the run."""
     operation: Callable[[Any, torch.Tensor], None]
     """Called with the task and the worlds' ids (n,); with n = 0 it only checks the names it uses."""
+    limits: tuple[float, float] | None = None
+    """The range of what it draws, for the record; None if it draws nothing."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def scale(field: str, *, of: str | tuple[str, ...], by: tuple[float, float]) -> 
             values[ids[:, None], rows] = nominal * factor.reshape(-1, *[1] * nominal.dim())
         _follow(task, field, ids)
 
-    return Change(f"{field}.{','.join(names)}", operation)
+    return Change(f"{field}.{','.join(names)}", operation, by)
 
 
 def payload(*, on: str, mass: tuple[float, float]) -> Change:
@@ -94,7 +96,7 @@ def payload(*, on: str, mass: tuple[float, float]) -> Change:
         task.sim.expand("body_mass")[ids[:, None], rows] = nominal + task.uniform(*mass, len(ids), 1)
         _follow(task, "body_mass", ids)
 
-    return Change(f"payload.{on}", operation)
+    return Change(f"payload.{on}", operation, mass)
 
 
 def push(velocity: float) -> Change:
@@ -104,7 +106,7 @@ def push(velocity: float) -> Change:
         start = int(task.sim.model.body_dofadr[task.robot.base])
         task.sim.qvel[ids, start : start + 2] += task.uniform(-velocity, velocity, len(ids), 2)
 
-    return Change("push", operation)
+    return Change("push", operation, (-velocity, velocity))
 
 
 def _follow(task: Any, field: str, ids: torch.Tensor) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tasks.interface import Interface, Quantity
 from tasks.task import RobotTask, RobotTaskConfig, Terms, terms
 
 
@@ -31,6 +32,14 @@ class PendulumSwingup(RobotTask[PendulumConfig]):
             "velocity": self.sim.qvel[:, 0],  # (N,) rad/s
         }
         return {"policy": policy, "critic": policy}
+
+    def interface(self) -> Interface:
+        return Interface(
+            observation={
+                "direction": Quantity(source="cosine and sine of the angle from upright"),
+                "velocity": Quantity(source="joint_velocity", unit="rad/s", joints=self.description.joints),
+            }
+        )
 
     def rewards(self) -> Terms:
         angle = torch.remainder(self.sim.qpos[:, 0] + math.pi, 2 * math.pi) - math.pi

@@ -16,6 +16,7 @@ from sim.robots import load_robot
 from sim.scene import build
 from sim.simulation import Simulation
 from tasks.events import Event
+from tasks.interface import Interface
 
 Terms = dict[str, torch.Tensor]
 """Tensors by term name, one row for each world; their order is the order in the observation vector."""
@@ -139,6 +140,10 @@ class Task(Generic[ConfigT]):
         """Return the groups ``"policy"`` and ``"critic"`` of named terms, each (N,) or (N, d)."""
         raise NotImplementedError
 
+    def interface(self) -> Interface:
+        """Return what the policy's terms measure and what may be commanded, for the contract of an exported policy."""
+        return Interface()
+
     def rewards(self) -> Terms:
         """Return named reward terms, each (N,), before their weights."""
         raise NotImplementedError
@@ -175,6 +180,10 @@ class Task(Generic[ConfigT]):
     def play_config(self) -> ConfigT:
         """Return the config to show a policy with: no noise, no disturbance. Subclasses strip what is theirs."""
         return type(self.config)(**{**_shallow(self.config), "noise": dict.fromkeys(self.config.noise, 0.0)})
+
+    def evaluation_config(self) -> ConfigT:
+        """Return the config to judge a policy with: noise and disturbances stay, a curriculum stands at its end."""
+        return self.config
 
     def progress(self, log: dict[str, float]) -> None:
         """Let a curriculum follow the means of the episodes that just ended, by log name."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -10,6 +10,7 @@ from sim import quaternion
 from sim.errors import UserError
 from sim.mirror import Mirror
 from tasks.events import Event, at_start, every, push, scale
+from tasks.interface import CommandRange, Interface, Quantity
 from tasks.task import JointPositionTask, RobotTaskConfig, Terms, terms
 
 
@@ -106,6 +107,30 @@ class Velocity(JointPositionTask[VelocityConfig]):
         }
         return {"policy": policy, "critic": policy | privileged}
 
+    def interface(self) -> Interface:
+        base, joints, command = self.description.base, self.description.joints, self.config.command
+        ranges = (command.x, command.y, command.yaw)
+        return Interface(
+            observation={
+                "angular_velocity": Quantity(source="angular_velocity", unit="rad/s", frame=base),
+                "gravity": Quantity(source="projected_gravity", frame=base),
+                "joint_position": Quantity(source="joint_position_relative", unit="rad", joints=joints),
+                "joint_velocity": Quantity(source="joint_velocity", unit="rad/s", joints=joints),
+                "last_action": Quantity(source="last_action", joints=joints),
+                "command": Quantity(source="command", unit="m/s, m/s, rad/s", frame=base),
+            },
+            commands=(
+                CommandRange(
+                    name="velocity",
+                    components=("linear_velocity_x", "linear_velocity_y", "angular_velocity_z"),
+                    units=("m/s", "m/s", "rad/s"),
+                    ranges=ranges,
+                    default=tuple(min(max(0.0, low), high) for low, high in ranges),
+                ),
+            ),
+            tilt_limit=1.0,
+        )
+
     def rewards(self) -> Terms:
         r, moving = self.robot, self._moving()
         speed, turn, contact = r.linear_velocity, r.angular_velocity, r.foot_contact
@@ -196,6 +221,9 @@ class Velocity(JointPositionTask[VelocityConfig]):
 
     def log(self) -> dict[str, float]:
         return {"command_width": float(self.width)}
+
+    def evaluation_config(self) -> VelocityConfig:
+        return replace(self.config, curriculum=False)
 
     def play_config(self) -> VelocityConfig:
         config = super().play_config()

@@ -29,7 +29,7 @@ class Algorithm(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything needed to continue bit for bit."""
+        """Return everything needed to continue bit for bit; ``"policy"`` holds the policy's own."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ def algorithm_class(name: str) -> Any:
 
 
 def policy_of(name: str, env: Env, config: Any, state: dict[str, Any]) -> torch.nn.Module:
-    """Return the policy that an algorithm's saved state holds."""
-    algorithm = algorithm_class(name)(env, config)
-    algorithm.load_state_dict(state)
-    return algorithm.policy
+    """Return the policy that an algorithm's saved state holds; the number of worlds may be another."""
+    policy = algorithm_class(name)(env, config).policy
+    policy.load_state_dict(state["policy"])
+    return policy
