@@ -2,7 +2,10 @@
 
 from typing import Any
 
-_SMALL: dict[str, Any] = {"num_envs": 64, "algorithm": {"horizon": 64, "epochs": 8, "minibatches": 8, "hidden": (64, 64)}}
+_SMALL: dict[str, Any] = {
+    "num_envs": 64,
+    "algorithm": {"horizon": 64, "epochs": 8, "minibatches": 8, "hidden": (64, 64)},
+}
 """For tasks of a few joints."""
 
 _GYM: dict[str, Any] = {

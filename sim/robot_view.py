@@ -13,7 +13,7 @@ from sim.robot import Robot
 from sim.simulation import Simulation
 
 
-class per_step:  # noqa: N801 - used as a decorator, like property
+class per_step:
     """A property computed at most once for each state of the simulation."""
 
     def __init__(self, compute: Callable[[Any], torch.Tensor]):

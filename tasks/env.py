@@ -85,6 +85,7 @@ class Env:
         self.observation_space = batch_space(self.single_observation_space, n)
         zeros = torch.zeros(n, dtype=torch.float64, device=self.device)
         self._metric_sums = {name: zeros.clone() for name in task.metrics()}
+        self._metric_steps = zeros.clone()
         self.extras: dict[str, Any] = {"log": {}}
         self.obs_buf = self.observations.compute(self.common_step_counter)
 
@@ -154,9 +155,11 @@ class Env:
             metrics = {name: torch.where(diverged, 0.0, value) for name, value in metrics.items()}
         for name, value in metrics.items():
             self._metric_sums[name] += value
+        self._metric_steps += 1
         task.last_action.copy_(task.action)
 
         self._interval_events()
+        task.renew()
         final = self.observations.compute(self.common_step_counter, self.obs_buf, diverged if any_diverged else None)
         done = terminated | truncated
         log: dict[str, float] = {}
@@ -184,6 +187,7 @@ class Env:
             "buffers": {name: values.clone() for name, values in self.task.buffers.items()},
             "episode_sums": self.rewards.episode_sums.clone(),
             "metric_sums": {name: values.clone() for name, values in self._metric_sums.items()},
+            "metric_steps": self._metric_steps.clone(),
             "generator": self._generator.get_state(),
             "observation": dict(self.obs_buf),
             "common_step_counter": self.common_step_counter,
@@ -208,6 +212,7 @@ class Env:
         self.rewards.episode_sums.copy_(state["episode_sums"])
         for name, values in state["metric_sums"].items():
             self._metric_sums[name].copy_(values)
+        self._metric_steps.copy_(state["metric_steps"])
         self._generator.set_state(state["generator"])
         self.obs_buf = dict(state["observation"])
         self.common_step_counter = state["common_step_counter"]
@@ -265,7 +270,7 @@ class Env:
     def _forget(self, ids: torch.Tensor) -> None:
         """Start the sums over the episode anew in the worlds ``ids`` (n,)."""
         self.rewards.reset(ids)
-        for values in self._metric_sums.values():
+        for values in (self._metric_steps, *self._metric_sums.values()):
             values[ids] = 0
 
     def _interval_events(self) -> None:
@@ -284,10 +289,11 @@ class Env:
 
     def _log(self, ids: torch.Tensor, flags: dict[str, torch.Tensor], truncated: torch.Tensor) -> dict[str, float]:
         """Return means over the episodes that just ended in the worlds ``ids``."""
-        length = self._episode_length[ids].double()
+        # Episodes begun at a later time, to spread out the truncations, have had fewer steps than they are long.
+        length, steps = self._episode_length[ids].double(), self._metric_steps[ids]
         log = {"episode/count": float(len(ids)), "episode/length": float(length.mean())}
         log |= self.rewards.episode_means(ids)
-        log |= {f"metric/{name}": float((v[ids] / length).mean()) for name, v in self._metric_sums.items()}
+        log |= {f"metric/{name}": float((v[ids] / steps).mean()) for name, v in self._metric_sums.items()}
         log |= {f"termination/{name}": float(flag[ids].double().mean()) for name, flag in flags.items()}
         log["termination/time_out"] = float(truncated[ids].double().mean())
         return log

@@ -165,6 +165,9 @@ class Task(Generic[ConfigT]):
     def advance(self) -> None:
         """Update the task's own buffers after the physics has stepped, before rewards."""
 
+    def renew(self) -> None:
+        """Change what is asked, e.g. a command, once the step is rewarded and before the next observation."""
+
     def log(self) -> dict[str, float]:
         """Return numbers about the task itself to be logged each iteration, e.g. a curriculum's level."""
         return {}

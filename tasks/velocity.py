@@ -180,8 +180,9 @@ class Velocity(JointPositionTask[VelocityConfig]):
 
     def advance(self) -> None:
         self._note_feet()
-        dt = self.config.control_dt
-        self.command_timer -= dt
+
+    def renew(self) -> None:
+        self.command_timer -= self.config.control_dt
         due = (self.command_timer <= 0).nonzero().squeeze(1)
         if len(due):
             self._resample(due)

@@ -86,8 +86,8 @@ class PPO:
         self.config = config
         device = env.device
         torch.manual_seed(seed)
-        space, actions = env.single_observation_space, env.single_action_space
-        self.policy_size, self.critic_size = space["policy"].shape[0], space["critic"].shape[0]
+        actions = env.single_action_space
+        self.policy_size, self.critic_size = (sum(env.observation_terms[g].values()) for g in ("policy", "critic"))
         low, high = torch.from_numpy(actions.low), torch.from_numpy(actions.high)
         self.policy = GaussianPolicy(
             self.policy_size, low, high, config.hidden, config.activation, config.initial_std

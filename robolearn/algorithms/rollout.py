@@ -8,7 +8,9 @@ import torch
 class Rollout:
     """T steps of N worlds, preallocated; `flat` and `minibatches` see them as T * N samples."""
 
-    def __init__(self, steps: int, num_envs: int, policy_size: int, critic_size: int, actions: int, device: torch.device):
+    def __init__(
+        self, steps: int, num_envs: int, policy_size: int, critic_size: int, actions: int, device: torch.device
+    ):
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.zeros(steps, num_envs, *shape, dtype=dtype, device=device)
 

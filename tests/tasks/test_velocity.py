@@ -138,7 +138,7 @@ def test_a_command_lasts_until_its_time_is_up(env_of: Make):
     first = task.command.clone()
     changed = []
     for _ in range(3):
-        task.advance()
+        task.renew()
         changed.append((task.command != first).any(1).tolist())
     assert changed == [[False] * 3, [True, False, False], [True, True, False]]
 
