@@ -88,10 +88,10 @@ def create(root: Path | str, task: str, algorithm: str, config: Any, seed: int, 
 
 
 def open(path: Path | str) -> Run:
-    """Open the run directory ``path``, or the run that the checkpoint file ``path`` belongs to.
+    """Open the run directory ``path``, the newest run below it, or the run that the checkpoint file ``path`` belongs to.
 
     Raises:
-        UserError: ``path`` is neither, or the run has no checkpoint yet.
+        UserError: ``path`` is none of these, or the run has no checkpoint yet.
     """
     path = Path(path)
     if not path.exists():
@@ -103,9 +103,9 @@ def open(path: Path | str) -> Run:
         return run
     run = Run(path)
     if not run.config.is_file():
-        inside = _runs(path)
-        hint = f"; the newest run inside is {inside[-1]}" if inside else ""
-        raise UserError(f"{path} is not a run directory: it has no config.yaml{hint}")
+        if not _runs(path):
+            raise UserError(f"{path} is not a run directory: it has no config.yaml")
+        return latest(path)
     if not checkpoint.files(run.checkpoints):
         raise UserError(f"{path} has no checkpoint: its training ended before it saved one; train anew")
     return run

@@ -61,6 +61,14 @@ def test_open_takes_a_run_or_one_of_its_checkpoints(tmp_path: Path):
     assert opened.load() == (first, {"iteration": 1})
 
 
+def test_a_folder_of_runs_stands_for_its_newest(tmp_path: Path):
+    first, second = make(tmp_path), make(tmp_path)
+    checkpoint.save_numbered(first.checkpoints, 1, {})
+    assert run.open(first.path.parent).path == first.path
+    checkpoint.save_numbered(second.checkpoints, 1, {})
+    assert run.open(first.path.parent).path == run.open(tmp_path).path == second.path
+
+
 def test_open_says_what_is_wrong(tmp_path: Path):
     made = make(tmp_path)
     (tmp_path / "loose.pt").write_bytes(b"")
@@ -69,8 +77,7 @@ def test_open_says_what_is_wrong(tmp_path: Path):
         (made.path, "has no checkpoint"),
         (made.config, "is not a checkpoint in a run directory"),
         (tmp_path / "loose.pt", "is not a checkpoint in a run directory"),
-        (tmp_path, f"the newest run inside is {made.path}"),
-        (made.path.parent, f"the newest run inside is {made.path}"),
+        (made.path.parent, "no run with a checkpoint below"),
         (made.checkpoints, "is not a run directory: it has no config.yaml"),
     ]:
         with pytest.raises(UserError) as caught:
