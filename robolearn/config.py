@@ -70,14 +70,16 @@ def load_yaml(path: Path | str) -> dict[str, Any]:
 
 
 def save_yaml(path: Path | str, config: Any) -> None:
-    """Write a config dataclass, every field of it, as YAML that loads back equal.
+    """Write a config dataclass, every field of it, as YAML that loads back equal; whole or not at all.
 
     Raises:
         UserError: the file cannot be written.
     """
     text = yaml.dump(to_dict(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    partial = Path(f"{path}.partial")
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
     except OSError as e:
         raise UserError(f"cannot write {path}: {e.strerror}") from None
 

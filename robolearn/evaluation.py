@@ -1,12 +1,18 @@
 """How well a policy does: whole episodes, each world's counted alike."""
 
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from robolearn.training import TrainConfig, make_env
+from sim.errors import UserError
 from tasks.env import Env
+from tasks.registry import task_class
 
 Act = Callable[[torch.Tensor], torch.Tensor]
 """Policy observations (N, D) to actions (N, A)."""
@@ -62,3 +68,23 @@ def evaluate(act: Act, env: Env, episodes: int) -> dict[str, Any]:
     result["length_s"] = float(columns.pop("length").mean()) * env.step_dt
     return result | {name.partition("/")[2]: float(values.mean()) for name, values in columns.items()}
 
+
+def make_evaluation_env(config: TrainConfig, num_envs: int, seed: int) -> Env:
+    """Return the environment that a config's policies are judged in: its noise and disturbances, no curriculum."""
+    judged = task_class(config.task)(config.env).evaluation_config()
+    return make_env(replace(config, env=judged), num_envs, seed)
+
+
+def save(path: Path, result: Mapping[str, Any]) -> None:
+    """Write the result of an evaluation as JSON, whole or not at all; a number that is not finite as null.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    values = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in result.items()}
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as e:
+        raise UserError(f"cannot write {path}: {e.strerror}") from None

@@ -159,9 +159,26 @@ class _RecordFile:
 class ProgressDisplay:
     """A bar with rate and time left on a terminal; a line now and then where the output is not one."""
 
-    def __init__(self, start: int, total: int, steps_per_iteration: int, console: Console, every_s: float = 30.0):
-        """Show progress from iteration ``start`` to ``total``, a plain line at most each ``every_s`` seconds."""
-        self._start, self._total, self._steps = start, total, steps_per_iteration
+    def __init__(
+        self,
+        start: int,
+        total: int,
+        steps_per_iteration: int,
+        console: Console,
+        every_s: float = 30.0,
+        name: str = "iteration",
+    ):
+        """Show progress from iteration ``start`` to ``total``, a plain line at most each ``every_s`` seconds.
+
+        Args:
+            start: iterations that are done.
+            total: iterations there will be.
+            steps_per_iteration: environment steps in one, for the rate.
+            console: where progress goes.
+            every_s: least time between two plain lines, s.
+            name: what an iteration is called there.
+        """
+        self._start, self._total, self._steps, self._name = start, total, steps_per_iteration, name
         self._console, self._every_s = console, every_s
         self._began = self._said = time.monotonic()
         self._bar = None
@@ -179,7 +196,7 @@ class ProgressDisplay:
             self._bar.update(self._task, completed=done, text=text)
         elif done == self._total or now - self._said >= self._every_s:
             self._said = now
-            self._console.print(f"iteration {done}/{self._total}  {text}", soft_wrap=True, highlight=False)
+            self._console.print(f"{self._name} {done}/{self._total}  {text}", soft_wrap=True, highlight=False)
 
     def close(self) -> None:
         """Take the bar off the terminal's live area."""
@@ -195,14 +212,15 @@ class ProgressDisplay:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table on stdout, numbers to four digits and to the right."""
-    table = Table(title=title, title_justify="left")
+    """Print a table on stdout under its title, numbers to four digits and to the right."""
+    table, console = Table(), Console()
     for i, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[i], int | float) for row in rows)
         table.add_column(column, justify="right" if numeric else "left")
     for row in rows:
         table.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row))
-    Console().print(table)
+    console.print(title, soft_wrap=True, highlight=False, markup=False)
+    console.print(table)
 
 
 def _lines_before(path: Path, iteration: float) -> list[bytes]:

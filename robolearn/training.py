@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+import tyro
 
 from robolearn import checkpoint
 from robolearn.algorithms.registry import Algorithm, algorithm_class
@@ -32,7 +33,7 @@ SHOWN = ("episode/return", "episode/length")
 class TrainConfig:
     """Everything that decides a training; ``config.yaml`` holds it whole."""
 
-    task: str
+    task: tyro.conf.Suppress[str]
     """A task by name, or path/to/file.py:Class."""
     algo: str = "ppo"
     """A learning algorithm by name."""
@@ -111,6 +112,10 @@ def make_env(config: TrainConfig, num_envs: int | None = None, seed: int | None 
     return Env(task, simulation, config.seed if seed is None else seed)
 
 
+class TrainingFailed(UserError):
+    """A training that began as asked and could not go on."""
+
+
 @dataclass
 class Outcome:
     """What came of a training."""
@@ -125,8 +130,8 @@ class Outcome:
     """False if it was interrupted."""
 
 
-def train(config: TrainConfig, run: Run, resume: bool = False) -> Outcome:
-    """Train, or go on training, and save checkpoints on the way and at the end.
+def train(config: TrainConfig, run: Run, resume: bool = False, init: Run | None = None) -> Outcome:
+    """Train, or go on training, and save checkpoints at the start, on the way and at the end.
 
     An interrupt or a termination signal ends the training after the iteration it is in, with a checkpoint.
 
@@ -134,9 +139,11 @@ def train(config: TrainConfig, run: Run, resume: bool = False) -> Outcome:
         config: what to train.
         run: where to write.
         resume: go on from the run's checkpoint, bit for bit as if it had never stopped.
+        init: begin with the policy of this run's checkpoint, its normaliser included; nothing else of it is taken.
 
     Raises:
-        UserError: the checkpoint does not fit the config, a term of the task is not finite, or the disk is full.
+        UserError: the config, or a checkpoint under it, does not fit the task.
+        TrainingFailed: a term of the task is not finite, or the disk is full.
     """
     torch.set_num_threads(config.threads or torch.get_num_threads())
     env = make_env(config)
@@ -144,21 +151,30 @@ def train(config: TrainConfig, run: Run, resume: bool = False) -> Outcome:
     done, seconds = 0, 0.0
     if resume:
         done, seconds = _restore(run, config, algorithm, env)
+    elif init is not None:
+        _initialise(init, config, algorithm)
     total = -(-config.steps // algorithm.steps_per_iteration)
     began = monotonic() - seconds
-    with Log(run, done, total, algorithm.steps_per_iteration) as log, _interrupts() as interrupted:
-        while done < total and not interrupted.is_set():
-            start = monotonic()
-            stats = algorithm.collect(env)
-            middle = monotonic()
-            metrics = algorithm.update(done / total)
-            now = monotonic()
-            done += 1
-            times = {"time/collect": middle - start, "time/update": now - middle, "time/total": now - began}
-            steps = {"steps": done * algorithm.steps_per_iteration}
-            log.write(done - 1, steps | stats | metrics | env.task.log() | _health(env) | times, SHOWN)
-            if done % config.checkpoint_every == 0 or done == total or interrupted.is_set():
-                _save(run, config, algorithm, env, done, now - began)
+    saved = done if resume else -1
+    try:
+        with _interrupts() as interrupted, Log(run, done, total, algorithm.steps_per_iteration) as log:
+            while done < total and not interrupted.is_set():
+                if saved < 0 or done - saved == config.checkpoint_every:
+                    _save(run, config, algorithm, env, done, monotonic() - began)
+                    saved = done
+                start = monotonic()
+                stats = algorithm.collect(env)
+                middle = monotonic()
+                metrics = algorithm.update(done / total)
+                now = monotonic()
+                done += 1
+                times = {"time/collect": middle - start, "time/update": now - middle, "time/total": now - began}
+                steps = {"steps": done * algorithm.steps_per_iteration}
+                log.write(done - 1, steps | stats | metrics | env.task.log() | _health(env) | times, SHOWN)
+            if saved != done:
+                _save(run, config, algorithm, env, done, monotonic() - began)
+    except UserError as error:
+        raise TrainingFailed(str(error)) from error
     return Outcome(done, done * algorithm.steps_per_iteration, monotonic() - began, done >= total)
 
 
@@ -187,14 +203,27 @@ def _restore(run: Run, config: TrainConfig, algorithm: Algorithm, env: Env) -> t
     for name in ("task", "algo"):
         if saved[name] != getattr(config, name):
             raise UserError(f"{path} was trained with {name} {saved[name]!r}, not {getattr(config, name)!r}")
-    try:
+    with _fitting(path):
         algorithm.load_state_dict(payload["algorithm"])
-    except (RuntimeError, KeyError, ValueError) as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise UserError(f"{path} does not fit the networks of this config: {reason}") from None
     env.load_state_dict(payload["env"])
     checkpoint.set_rng_state(payload["rng"])
     return payload["iteration"], payload["seconds"]
+
+
+def _initialise(init: Run, config: TrainConfig, algorithm: Algorithm) -> None:
+    path, payload = init.load(config.device)
+    with _fitting(path):
+        algorithm.policy.load_state_dict(payload["algorithm"]["policy"])
+
+
+@contextmanager
+def _fitting(path: Path) -> Iterator[None]:
+    """Say which checkpoint it is whose tensors do not fit."""
+    try:
+        yield
+    except (RuntimeError, KeyError, ValueError) as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise UserError(f"{path} does not fit the networks of this config: {reason}") from None
 
 
 @contextmanager
@@ -210,7 +239,7 @@ def _interrupts() -> Iterator[threading.Event]:
     def note(number: int, frame: FrameType | None) -> None:
         del frame
         event.set()
-        signal.signal(number, before[number])
+        signal.signal(number, before[signal.Signals(number)])
 
     for number in handled:
         signal.signal(number, note)

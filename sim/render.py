@@ -62,12 +62,12 @@ class Renderer:
         # Registered after EGL's own exit handler, so run before it: a context freed later than the display is an error.
         atexit.register(self.close)
 
-    def render(self, qpos: np.ndarray, camera: str = "track") -> np.ndarray:
+    def render(self, qpos: np.ndarray, camera: str | None = "track") -> np.ndarray:
         """Return the picture of a configuration.
 
         Args:
             qpos: (nq,) generalised position; quaternions in it are (w, x, y, z).
-            camera: name of a camera of the model.
+            camera: name of a camera of the model, or None to see the whole model from the side.
 
         Returns:
             (height, width, 3) uint8, RGB, first row on top.
@@ -76,8 +76,11 @@ class Renderer:
             UserError: the model has no such camera.
         """
         view = mujoco.MjvCamera()
-        view.type = mujoco.mjtCamera.mjCAMERA_FIXED
-        view.fixedcamid = self._camera_id(camera)
+        if camera is None:
+            mujoco.mjv_defaultFreeCamera(self.model, view)
+        else:
+            view.type = mujoco.mjtCamera.mjCAMERA_FIXED
+            view.fixedcamid = self._camera_id(camera)
         self._data.qpos[:] = qpos
         mujoco.mj_fwdPosition(self.model, self._data)
         mujoco.mjv_updateScene(

@@ -1,0 +1,7 @@
+"""``python -m robolearn.cli`` is ``robolearn``."""
+
+import sys
+
+from robolearn.cli import main
+
+sys.exit(main())

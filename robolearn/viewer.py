@@ -1,0 +1,166 @@
+"""Live views of a playback: in the browser, and in MuJoCo's own window."""
+
+import os
+import platform
+import threading
+import time
+
+import mujoco
+import numpy as np
+
+from robolearn.playing import Playback
+from sim.errors import UserError, missing
+
+SPEEDS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+"""Playback speeds on offer, as multiples of real time."""
+SLOWEST_PICTURES = 1 / 30
+"""Longest time between two pictures sent to a browser, s of wall clock."""
+
+
+class WebViewer:
+    """A page that shows a playback, with pause, step, reset, speed and the task's commands."""
+
+    def __init__(self, playback: Playback, host: str = "127.0.0.1", port: int = 8080):
+        """Serve the page.
+
+        Args:
+            playback: what to show.
+            host: address to listen on; ``0.0.0.0`` for other machines too.
+            port: port to listen on; the next free one if it is taken.
+
+        Raises:
+            UserError: the packages are not installed, or no port can be had.
+        """
+        try:
+            import viser
+            from mjviser import ViserMujocoScene
+        except ModuleNotFoundError as error:
+            raise missing("the web viewer", str(error.name), "viewer") from None
+        self.playback = playback
+        self._lock = threading.RLock()
+        self._data = mujoco.MjData(playback.model)
+        try:
+            self._server = viser.ViserServer(host=host, port=port, verbose=False)
+        except OSError as error:
+            raise UserError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
+        self._scene = ViserMujocoScene(self._server, playback.model, num_envs=1)
+        self._scene.set_refresh_handler(self._show)
+        self._paused, self._closing = False, threading.Event()
+        self._controls()
+        self._show()
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        host = self._server.get_host()
+        return f"http://{'localhost' if host in ('0.0.0.0', '127.0.0.1') else host}:{self._server.get_port()}"
+
+    def run(self, seconds: float | None = None) -> None:
+        """Play in real time until ``close``, an interrupt, or ``seconds`` of wall-clock time."""
+        dt, began = self.playback.env.step_dt, time.monotonic()
+        due = shown = began
+        while not self._closing.is_set() and (seconds is None or time.monotonic() - began < seconds):
+            speed = float(self._speed.value)
+            if self._paused:
+                due = time.monotonic()
+            else:
+                with self._lock:
+                    self.playback.step()
+                due += dt / speed
+            now = time.monotonic()
+            if now - shown >= SLOWEST_PICTURES or self._scene.needs_update:
+                shown = now
+                self._show()
+            due = max(due, now - SLOWEST_PICTURES)  # a machine that is too slow does not run after lost time
+            self._closing.wait(max(due - now, 0.0) if not self._paused else SLOWEST_PICTURES)
+
+    def close(self) -> None:
+        """Stop ``run`` and the server."""
+        self._closing.set()
+        self._server.stop()
+
+    def _show(self) -> None:
+        with self._lock:
+            self.playback.write_state(self._data)
+            self._scene.update_from_mjdata(self._data)
+            self._status.content = (
+                f"time {self._data.time:.1f} s, return {self.playback.episode_return:.1f}, "
+                f"episodes {len(self.playback.finished)}"
+            )
+
+    def _controls(self) -> None:
+        gui = self._server.gui
+        self._status = gui.add_markdown("")
+        pause, step, reset = (gui.add_button(label) for label in ("Pause", "Step", "Reset"))
+        self._speed = gui.add_dropdown("Speed", options=[str(s) for s in SPEEDS], initial_value="1.0")
+
+        @pause.on_click
+        def _(_: object) -> None:
+            self._paused = not self._paused
+            pause.label = "Play" if self._paused else "Pause"
+
+        @step.on_click
+        def _(_: object) -> None:
+            with self._lock:
+                self._paused, pause.label = True, "Play"
+                self.playback.step()
+            self._show()
+
+        @reset.on_click
+        def _(_: object) -> None:
+            with self._lock:
+                self.playback.reset()
+            self._show()
+
+        if self.playback.commands:
+            self._command_controls()
+        with gui.add_folder("Scene"):
+            self._scene.create_scene_gui()
+        with gui.add_folder("Overlays", expand_by_default=False):
+            self._scene.create_overlay_gui()
+
+    def _command_controls(self) -> None:
+        gui, playback = self._server.gui, self.playback
+        with gui.add_folder("Command"):
+            fixed = gui.add_checkbox("Set by hand", initial_value=playback.command is not None)
+            sliders = []
+            for i, (name, unit, (low, high)) in enumerate(playback.commands):
+                value = 0.0 if playback.command is None else float(playback.command[i])
+                value = min(max(value, low), high)
+                label = f"{name.replace('_', ' ')}, {unit}"
+                step = (high - low) / 100 or 1.0
+                sliders.append(
+                    gui.add_slider(label, min=low, max=max(high, low + step), step=step, initial_value=value)
+                )
+
+        def change(_: object) -> None:
+            with self._lock:
+                playback.command = np.array([s.value for s in sliders]) if fixed.value else None
+
+        fixed.on_update(change)
+        for slider in sliders:
+            slider.on_update(change)
+
+
+def show_in_window(playback: Playback, seconds: float | None = None) -> None:
+    """Play in MuJoCo's own window, in real time, until it is closed, an interrupt, or ``seconds`` have passed.
+
+    Raises:
+        UserError: there is no display.
+    """
+    if platform.system() == "Linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        raise UserError("there is no display for MuJoCo's window; use --viewer web or --video FILE.mp4")
+    import mujoco.viewer
+
+    data = mujoco.MjData(playback.model)
+    playback.write_state(data)
+    began = time.monotonic()
+    due = began
+    with mujoco.viewer.launch_passive(playback.model, data) as window:
+        while window.is_running() and (seconds is None or time.monotonic() - began < seconds):
+            playback.step()
+            with window.lock():
+                playback.write_state(data)
+            window.sync()
+            due = max(due + playback.env.step_dt, time.monotonic() - 0.1)
+            time.sleep(max(due - time.monotonic(), 0.0))
