@@ -2,21 +2,14 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 import mujoco
 import numpy as np
 
 from deploy.clock import Clock, MonotonicClock
-from deploy.commands import CommandSource
 from deploy.contract import Contract
-from deploy.controller import run
-from deploy.golden import verify
-from deploy.report import Percentiles, Report
 from deploy.robot_io import JointCommand, ReadStatus, RobotProfile, RobotState
-from deploy.runtime import Policy
 from sim.errors import UserError
 from sim.robot import Robot, joint_actuators
 from tasks.registry import make_task
@@ -60,12 +53,15 @@ class SimRobot:
     which only the report of a run reads.
     """
 
-    def __init__(self, task: str, *, clock: Clock | None = None, imperfections: Imperfections | None = None) -> None:
-        """Stand the robot of a task, by name, on the ground.
+    def __init__(
+        self, contract: Contract, *, clock: Clock | None = None, imperfections: Imperfections | None = None
+    ) -> None:
+        """Stand the robot of a policy's task on the ground.
 
         Raises:
             UserError: there is no such task, it has no robot, or the robot's IMU lacks an orientation sensor.
         """
+        task = contract.provenance.task
         made = make_task(task)
         if not isinstance(made, RobotTask):
             raise UserError(f"task {task!r} has no robot that a controller could drive")
@@ -206,88 +202,6 @@ class SimRobot:
 
     def _noise(self, half_width: float, size: int) -> np.ndarray:
         return self._generator.uniform(-half_width, half_width, size) if half_width else np.zeros(size)
-
-
-def run_deploy(
-    path: str | Path,
-    duration_s: float = 10.0,
-    command: Sequence[float] | CommandSource | None = None,
-    *,
-    imperfections: Imperfections | None = None,
-    clock: Clock | None = None,
-) -> Report:
-    """Run an exported policy through the controller on the simulated robot of its task, and print how it went.
-
-    An interrupt ends the run in damping, as does a fault; the report says which.
-
-    Args:
-        path: the ONNX file.
-        duration_s: length of the run, s.
-        command: what to ask all the time, one number for each component of the contract's commands; or a function of
-            the time; or None for the contract's default.
-        imperfections: delay and noise of the robot.
-        clock: the wall clock if not given.
-
-    Raises:
-        UserError: the duration is not positive, the command has another length, or the task is not there.
-        ContractError: the file is not one of ours, or its golden replay is not reproduced, or its robot is not the
-            task's.
-    """
-    if not 0 < duration_s < math.inf:
-        raise UserError(f"the duration must be positive, not {duration_s} s")
-    policy = Policy(path)
-    contract = policy.contract
-    source = _command_source(command, contract)
-    print(_golden_line(Path(path), contract), flush=True)
-    clock = clock or MonotonicClock()
-    robot = SimRobot(contract.provenance.task, clock=clock, imperfections=imperfections)
-    report = run(policy, robot, source, duration_s, clock=clock)
-    print(summary(report, contract), flush=True)
-    return report
-
-
-def summary(report: Report, contract: Contract) -> str:
-    """Return the figures of a run as readable text."""
-    units = {name: unit for c in contract.commands for name, unit in zip(c.components, c.units, strict=True)}
-    tracking = [f"{name} {error:.3f} {units[name]}" for name, error in report.command_error.items()]
-    jitter, inference = report.period_jitter_us, report.inference_us
-    return "\n".join(
-        (
-            f"ended            {report.reason}; motors in damping",
-            f"steps            {report.steps} at {report.rate_hz:.2f} Hz, {report.overruns} periods missed",
-            f"tracking error   {', '.join(tracking) or 'no command to track'} (mean absolute)",
-            f"joint lag        {report.joint_error_rms:.3f} rad (RMS, measured against the target before)",
-            f"period jitter    {_percentiles(jitter)}",
-            f"inference        {_percentiles(inference)}",
-        )
-    )
-
-
-def _percentiles(values: Percentiles) -> str:
-    return f"p50 {values.p50:.0f} µs, p99 {values.p99:.0f} µs, max {values.max:.0f} µs"
-
-
-def _golden_line(path: Path, contract: Contract) -> str:
-    golden = contract.golden
-    if golden is None or not path.with_name(golden.file).exists():
-        return "golden replay    not beside the file, so not checked"
-    checked = verify(path)
-    return f"golden replay    {checked.steps} steps reproduced, largest error {checked.action_error:.1e}"
-
-
-def _command_source(command: Sequence[float] | CommandSource | None, contract: Contract) -> CommandSource:
-    if callable(command):
-        return command
-    if command is None:
-        return lambda time: None
-    components = [name for c in contract.commands for name in c.components]
-    if len(command) != len(components):
-        takes = ", ".join(components) or "no command"
-        raise UserError(f"the command has {len(command)} values; this policy takes {takes}")
-    values = np.array(command, dtype=np.float64)
-    if not np.isfinite(values).all():
-        raise UserError(f"the command must be finite, not {list(command)}")
-    return lambda time: values
 
 
 def _imu_sensors(model: mujoco.MjModel, robot: Robot) -> tuple[slice, slice] | None:
