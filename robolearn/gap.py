@@ -90,7 +90,8 @@ def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, flo
     share, over = successes / trials, z * z / trials
     centre = (share + over / 2) / (1 + over)
     half = math.sqrt(share * (1 - share) * over + over * over / 4) / (1 + over)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # Rounding must not put the share itself outside, as it would at 0 and at 1.
+    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
 
 
 def nominal(config: TrainConfig, seconds: float) -> TrainConfig:
@@ -123,7 +124,7 @@ def parameters(config: TrainConfig) -> tuple[Parameter, ...]:
         Parameter("payload", "kg", 0.0, (lightest, heaviest), (0.0, *loads),
                   lambda env, load: replace(env, base_mass=(1 + load / mass, 1 + load / mass))),
         Parameter("sensor noise", "of trained", 1.0, (1.0, 1.0), (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0),
-                  lambda env, factor: replace(env, noise={n: a * factor for n, a in env.noise.items()})),
+                  _scale_noise),
     )  # fmt: skip
 
 
@@ -241,6 +242,11 @@ def _crossing(points: Sequence[tuple[float, float]], share: float) -> float | No
         if after >= share:
             return value + (following - value) * (share - before) / (after - before)
     return None
+
+
+def _scale_noise(env: Any, factor: float) -> Any:
+    # No noise at all would draw no random numbers, and the worlds would meet other commands and pushes.
+    return replace(env, noise={name: amplitude * max(factor, 1e-9) for name, amplitude in env.noise.items()})
 
 
 def _base_mass(config: TrainConfig) -> float:

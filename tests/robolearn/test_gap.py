@@ -91,6 +91,13 @@ def test_friction_noise_and_delay_are_what_they_say(config: TrainConfig):
     assert task.config.action_delay_s == 0.02
 
 
+def test_worlds_without_noise_start_and_are_commanded_like_the_others(config: TrainConfig):
+    noise, nominal = parameter(config, "sensor noise"), gap.nominal(config, 1.0)
+    # Noise does not reach a policy that looks at nothing, so nothing may differ.
+    assert len({gap.measure(stand, gap.with_values(nominal, [noise], {noise.name: v}), 4).errors["velocity_error"]
+                for v in noise.values}) == 1  # fmt: skip
+
+
 def test_falls_are_counted_and_errors_are_the_tasks(config: TrainConfig):
     nominal = gap.nominal(config, 4.0)
     calm = replace(nominal, env=replace(nominal.env, push_velocity=0.0))
