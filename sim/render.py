@@ -86,6 +86,7 @@ class Renderer:
         mujoco.mjv_updateScene(
             self.model, self._data, self._option, None, view, mujoco.mjtCatBit.mjCAT_ALL.value, self._scene
         )
+        assert self._gl is not None, "the renderer is closed"
         self._gl.make_current()
         mujoco.mjr_render(self._rect, self._scene, self._context)
         picture = np.empty((self._rect.height, self._rect.width, 3), dtype=np.uint8)

@@ -78,6 +78,8 @@ class Robot:
         home = next((k for k in range(model.nkey) if model.key(k).name == "home"), None)
         qpos = model.qpos0 if home is None else model.key_qpos[home]
         base = _base(model)
+        if not model.body(base).name:
+            raise UserError(f"{path}: body {base}, the robot's base, needs a name")
         gains = [_servo(model, actuators[j]) if model.nu else _default_servo(model, j) for j in ids]
         return cls(
             name=name,

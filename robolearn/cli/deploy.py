@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deploy import controller
+from deploy import controller, golden
 from deploy.commands import CommandSource
 from deploy.contract import Command, Contract
 from deploy.errors import ContractError
@@ -31,12 +31,13 @@ def run(arguments: Sequence[str]) -> int:
     if options.robot not in ROBOTS:
         raise unknown("robot", options.robot, ROBOTS)
     policy = Policy(options.policy)
+    replayed = golden.verify(options.policy)  # no motor moves before this machine computes what the exporter did
     commands = _commands(policy.contract, options.command)
     module, _, name = ROBOTS[options.robot].partition(":")
     make: Callable[[Contract], RobotIO] = getattr(importlib.import_module(module), name)
     robot = make(policy.contract)
     report = controller.run(policy, robot, commands, options.duration)
-    _print(report)
+    _print(report, replayed)
     if report.fault:
         raise Failure(report.reason)
     if report.reason != "finished":
@@ -64,10 +65,11 @@ def _within(commands: Sequence[Command], values: Sequence[float]) -> None:
             raise ContractError(f"--command: {name} is {value:g}, and the policy was trained for {low:g} to {high:g}")
 
 
-def _print(report: Report) -> None:
+def _print(report: Report, replayed: golden.GoldenReport) -> None:
     """Print the figures without a table's library, which a robot's computer need not have."""
     jitter, inference = report.period_jitter_us, report.inference_us
     lines = [
+        ("golden replay", f"{replayed.steps} steps, largest error {replayed.action_error:.1e}"),
         ("ended", report.reason),
         ("steps", f"{report.steps} at {report.rate_hz:.2f} Hz, {report.overruns} periods missed"),
         ("period jitter", f"p50 {jitter.p50:.0f}  p99 {jitter.p99:.0f}  max {jitter.max:.0f} us"),

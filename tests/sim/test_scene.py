@@ -189,4 +189,4 @@ def test_a_complete_scene_is_loaded_unchanged_but_for_the_silent_reset(name):
     binaries = [np.zeros(mujoco.mj_sizeModel(m), dtype=np.uint8) for m in (ours, plain)]
     for model, binary in zip((ours, plain), binaries, strict=True):
         mujoco.mj_saveModel(model, None, binary)
-    np.testing.assert_array_equal(*binaries)
+    np.testing.assert_array_equal(binaries[0], binaries[1])

@@ -117,6 +117,8 @@ def test_mistakes_are_told_in_one_line_that_names_the_file(tmp_path):
     unnamed = unnamed.replace('<position joint="shoulder" kp="20" kv="2" forcerange="-7 7"/>', "")
     nameless = write(tmp_path, "nameless.xml", unnamed)
     assert mistake(nameless) == f"{nameless}: the joint of body 'tip' needs a name"
+    baseless = write(tmp_path, "baseless.xml", MJCF.replace('<body name="trunk" ', "<body "))
+    assert mistake(baseless) == f"{baseless}: body 1, the robot's base, needs a name"
     custom = '<custom><numeric name="velocity_limit" data="1 2 3"/></custom>'
     speeds = write(tmp_path, "speeds.xml", MJCF.replace("<sensor>", f"{custom}<sensor>"))
     assert mistake(speeds) == f"{speeds}: the numeric 'velocity_limit' has 3 values for 2 joints"
