@@ -1,5 +1,6 @@
 """Wall clock to a return on HalfCheetah: our PPO against Stable-Baselines3's with the zoo's tuned settings."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter
@@ -75,3 +76,19 @@ def stable_baselines3(steps: int, every: int, seed: int = 0) -> Iterator[Point]:
                 total, over = total + float(reward), terminated or truncated
             returns.append(total)
         yield Point(model.num_timesteps, seconds, float(np.mean(returns)))
+
+
+def shown(points: Iterator[Point], name: str, until: float = math.inf) -> list[Point]:
+    """Print each evaluation, and return them up to the first that reaches a score."""
+    seen = []
+    for point in points:
+        print(f"  {name}: {point.steps:>9,} steps  {point.seconds:7.1f} s  return {point.score:8.1f}", flush=True)
+        seen.append(point)
+        if point.score >= until:
+            break
+    return seen
+
+
+def first(points: list[Point], score: float) -> Point | None:
+    """Return the first evaluation that reached a score, or None."""
+    return next((point for point in points if point.score >= score), None)
