@@ -1,5 +1,6 @@
 """One training, whatever the algorithm."""
 
+import random
 import signal
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 import tyro
 
@@ -146,6 +148,10 @@ def train(config: TrainConfig, run: Run, resume: bool = False, init: Run | None 
         TrainingFailed: a term of the task is not finite, or the disk is full.
     """
     torch.set_num_threads(config.threads or torch.get_num_threads())
+    # Ours all come from generators of their own; a user's task may draw from these.
+    random.seed(config.seed)
+    np.random.seed(config.seed % 2**32)  # noqa: NPY002
+    torch.manual_seed(config.seed)
     env = make_env(config)
     algorithm: Algorithm = algorithm_class(config.algo)(env, config.algorithm, config.seed)
     done, seconds = 0, 0.0

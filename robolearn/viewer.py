@@ -1,9 +1,12 @@
 """Live views of a playback: in the browser, and in MuJoCo's own window."""
 
+import io
+import logging
 import os
 import platform
 import threading
 import time
+from contextlib import AbstractContextManager, redirect_stdout
 
 import mujoco
 import numpy as np
@@ -36,11 +39,14 @@ class WebViewer:
             from mjviser import ViserMujocoScene
         except ModuleNotFoundError as error:
             raise missing("the web viewer", str(error.name), "viewer") from None
+        # A browser that opens a connection and drops it is no error, and would be a traceback.
+        logging.getLogger("websockets.server").setLevel(logging.CRITICAL)
         self.playback = playback
         self._lock = threading.RLock()
         self._data = mujoco.MjData(playback.model)
         try:
-            self._server = viser.ViserServer(host=host, port=port, verbose=False)
+            with _quiet():
+                self._server = viser.ViserServer(host=host, port=port, verbose=False)
         except OSError as error:
             raise UserError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
         self._scene = ViserMujocoScene(self._server, playback.model, num_envs=1)
@@ -77,7 +83,8 @@ class WebViewer:
     def close(self) -> None:
         """Stop ``run`` and the server."""
         self._closing.set()
-        self._server.stop()
+        with _quiet():
+            self._server.stop()
 
     def _show(self) -> None:
         with self._lock:
@@ -154,6 +161,7 @@ def show_in_window(playback: Playback, seconds: float | None = None) -> None:
 
     data = mujoco.MjData(playback.model)
     playback.write_state(data)
+    before = set(threading.enumerate())
     began = time.monotonic()
     due = began
     with mujoco.viewer.launch_passive(playback.model, data) as window:
@@ -164,3 +172,11 @@ def show_in_window(playback: Playback, seconds: float | None = None) -> None:
             window.sync()
             due = max(due + playback.env.step_dt, time.monotonic() - 0.1)
             time.sleep(max(due - time.monotonic(), 0.0))
+    # The window closes itself in a thread of its own, which crashes if the program ends meanwhile.
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=10.0)
+
+
+def _quiet() -> AbstractContextManager[object]:
+    """Keep the server from announcing itself on stdout, whatever it was told of verbosity."""
+    return redirect_stdout(io.StringIO())
