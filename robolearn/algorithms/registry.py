@@ -8,7 +8,10 @@ import torch
 from sim.errors import unknown
 from tasks.env import Env
 
-ALGORITHMS: dict[str, str] = {"ppo": "robolearn.algorithms.ppo:PPO"}
+ALGORITHMS: dict[str, str] = {
+    "ppo": "robolearn.algorithms.ppo:PPO",
+    "trpo": "robolearn.algorithms.trpo:TRPO",
+}
 """Where the class of each algorithm is."""
 
 

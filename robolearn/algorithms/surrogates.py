@@ -1,11 +1,22 @@
-"""Policy objectives of the on-policy family: each maps ratio and advantage, both (B,), to a loss for each sample."""
+"""Policy objectives of the on-policy family, by name; most are functions of ratio and advantage alone."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
-Surrogate = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
-"""``surrogate(ratio (B,), advantage (B,), epsilon) -> loss (B,)``, to be minimised."""
+from robolearn.algorithms.bounded_ratio import BPO
+from robolearn.algorithms.penalties import KL, MDPO, R2VPO
+from robolearn.algorithms.surrogate import Sample, Surrogate
+
+if TYPE_CHECKING:
+    from robolearn.algorithms.ppo import PPOConfig
+
+Pointwise = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
+"""``function(ratio (B,), advantage (B,), epsilon) -> loss (B,)``, to be minimised."""
 
 
 def clip(ratio: torch.Tensor, advantage: torch.Tensor, epsilon: float) -> torch.Tensor:
@@ -14,5 +25,37 @@ def clip(ratio: torch.Tensor, advantage: torch.Tensor, epsilon: float) -> torch.
     return -torch.minimum(ratio * advantage, clipped * advantage)
 
 
-SURROGATES: dict[str, Surrogate] = {"clip": clip}
-"""The surrogates by the name a config gives them."""
+def spo(ratio: torch.Tensor, advantage: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """Simple policy optimisation, -(r A - |A| (r - 1)^2 / (2 eps)) (Xie et al. 2024): best at r = 1 + eps sign(A)."""
+    return advantage.abs() * (ratio - 1).square() / (2 * epsilon) - ratio * advantage
+
+
+def dropout(ratio: torch.Tensor, advantage: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """-r A without the steps whose ratio is off by more than eps (sample dropout, Lin et al. 2023).
+
+    The variance of r A grows with the square of the ratio; what bounds the ratio bounds it.
+    """
+    return -torch.where((ratio - 1).abs() <= epsilon, ratio * advantage, 0.0)
+
+
+class OfRatio(Surrogate):
+    """A function of ratio and advantage as a surrogate."""
+
+    def __init__(self, function: Pointwise, config: PPOConfig, critic_size: int):
+        super().__init__()
+        self.function, self.epsilon = function, config.clip
+
+    def forward(self, sample: Sample) -> torch.Tensor:
+        return self.function(sample.ratio, sample.advantage, self.epsilon)
+
+
+SURROGATES: dict[str, Callable[[PPOConfig, int], Surrogate]] = {
+    "clip": partial(OfRatio, clip),
+    "spo": partial(OfRatio, spo),
+    "dropout": partial(OfRatio, dropout),
+    "bpo": BPO,
+    "r2vpo": R2VPO,
+    "mdpo": MDPO,
+    "kl": KL,
+}
+"""What makes each surrogate from the config and the size of the critic's observation, by the name a config gives it."""

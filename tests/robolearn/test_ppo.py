@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from robolearn.algorithms.ppo import PPO, PPOConfig, mirror_loss
-from robolearn.algorithms.surrogates import clip
+from robolearn.algorithms.surrogates import SURROGATES, clip
 from robolearn.policies.gaussian import log_prob
 from sim.backends import make_simulation
 from sim.errors import UserError
@@ -135,7 +135,11 @@ def test_same_seed_same_parameters_other_seed_others() -> None:
     assert not torch.equal(trained(0), trained(1))
 
 
-@pytest.mark.parametrize("options", [{}, {"normalize_reward": True}, {"learning_rate_decay": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"normalize_reward": True}, {"learning_rate_decay": True}]
+    + [{"surrogate": name} for name in SURROGATES if name != "clip"],
+)
 def test_resuming_continues_bit_for_bit(options: dict[str, Any]) -> None:
     config = PPOConfig(horizon=8, hidden=(16,), **options)
 
@@ -155,8 +159,38 @@ def test_resuming_continues_bit_for_bit(options: dict[str, Any]) -> None:
     env.load_state_dict(worlds)
     logged += some(env, second, range(3, 6))
     assert logged == expected
-    for p, q in zip(whole.policy.state_dict().values(), second.policy.state_dict().values(), strict=True):
-        assert torch.equal(p, q)
+    for a, b in [(whole.policy, second.policy), (whole.critic, second.critic), (whole.surrogate, second.surrogate)]:
+        for p, q in zip(a.state_dict().values(), b.state_dict().values(), strict=True):
+            assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize("name", [name for name in SURROGATES if name != "bpo"])
+def test_one_epoch_of_one_batch_is_advantage_actor_critic(name: str) -> None:
+    """Huang et al. 2022, "A2C is a special case of PPO": at ratio 1 the gradient is that of -A log pi."""
+    env = _cartpole()
+    config = PPOConfig(
+        surrogate=name, horizon=8, lam=1.0, epochs=1, minibatches=1, target_kl=0.0, max_grad_norm=0.5, hidden=(16,)
+    )
+    algorithm = PPO(env, config)
+    policy, critic = copy.deepcopy(algorithm.policy), copy.deepcopy(algorithm.critic)
+
+    def rmsprop(*modules: torch.nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.RMSprop([p for m in modules for p in m.parameters()], lr=7e-4, alpha=0.99, eps=1e-5)
+
+    algorithm.optimizer = rmsprop(algorithm.policy, algorithm.critic)  # type: ignore[assignment]
+    algorithm.collect(env)
+    algorithm.update()
+    r, optimizer = algorithm.rollout, rmsprop(policy, critic)
+    mean, log_std = policy.distribution(r.policy_obs)
+    loss = -(r.advantage * log_prob(r.u, mean, log_std)).mean() + (critic(r.critic_obs) - r.target).square().mean()
+    entropy = torch.distributions.Normal(mean, log_std.exp()).entropy().sum(-1).mean()
+    (loss - config.entropy_coefficient * entropy).backward()
+    torch.nn.utils.clip_grad_norm_([*policy.parameters(), *critic.parameters()], config.max_grad_norm)
+    optimizer.step()
+    for mine, written in [(algorithm.policy, policy), (algorithm.critic, critic)]:
+        for p, q in zip(mine.parameters(), written.parameters(), strict=True):
+            # RMSprop's first step is 10 lr wherever the gradient is far from eps; shuffled sums round otherwise.
+            torch.testing.assert_close(p, q, rtol=0, atol=1e-2 * 7e-3)
 
 
 def test_the_learning_rate_follows_the_divergence() -> None:
