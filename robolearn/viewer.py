@@ -51,7 +51,7 @@ class WebViewer:
             raise UserError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
         self._scene = ViserMujocoScene(self._server, playback.model, num_envs=1)
         self._scene.set_refresh_handler(self._show)
-        self._paused, self._closing = False, threading.Event()
+        self.paused, self._closing = False, threading.Event()
         self._controls()
         self._show()
 
@@ -67,7 +67,7 @@ class WebViewer:
         due = shown = began
         while not self._closing.is_set() and (seconds is None or time.monotonic() - began < seconds):
             speed = float(self._speed.value)
-            if self._paused:
+            if self.paused:
                 due = time.monotonic()
             else:
                 with self._lock:
@@ -78,13 +78,31 @@ class WebViewer:
                 shown = now
                 self._show()
             due = max(due, now - SLOWEST_PICTURES)  # a machine that is too slow does not run after lost time
-            self._closing.wait(max(due - now, 0.0) if not self._paused else SLOWEST_PICTURES)
+            self._closing.wait(max(due - now, 0.0) if not self.paused else SLOWEST_PICTURES)
 
     def close(self) -> None:
         """Stop ``run`` and the server."""
         self._closing.set()
         with _quiet():
             self._server.stop()
+
+    def pause(self, paused: bool) -> None:
+        """Hold the playback, or let it go on."""
+        self.paused = paused
+        self._pause.label = "Play" if paused else "Pause"
+
+    def step(self) -> None:
+        """Hold the playback and take one control step."""
+        with self._lock:
+            self.pause(True)
+            self.playback.step()
+            self._show()
+
+    def reset(self) -> None:
+        """Begin a new episode."""
+        with self._lock:
+            self.playback.reset()
+            self._show()
 
     def _show(self) -> None:
         with self._lock:
@@ -98,27 +116,11 @@ class WebViewer:
     def _controls(self) -> None:
         gui = self._server.gui
         self._status = gui.add_markdown("")
-        pause, step, reset = (gui.add_button(label) for label in ("Pause", "Step", "Reset"))
+        self._pause, step, reset = (gui.add_button(label) for label in ("Pause", "Step", "Reset"))
         self._speed = gui.add_dropdown("Speed", options=[str(s) for s in SPEEDS], initial_value="1.0")
-
-        @pause.on_click
-        def _(_: object) -> None:
-            self._paused = not self._paused
-            pause.label = "Play" if self._paused else "Pause"
-
-        @step.on_click
-        def _(_: object) -> None:
-            with self._lock:
-                self._paused, pause.label = True, "Play"
-                self.playback.step()
-            self._show()
-
-        @reset.on_click
-        def _(_: object) -> None:
-            with self._lock:
-                self.playback.reset()
-            self._show()
-
+        self._pause.on_click(lambda _: self.pause(not self.paused))
+        step.on_click(lambda _: self.step())
+        reset.on_click(lambda _: self.reset())
         if self.playback.commands:
             self._command_controls()
         with gui.add_folder("Scene"):
@@ -129,24 +131,27 @@ class WebViewer:
     def _command_controls(self) -> None:
         gui, playback = self._server.gui, self.playback
         with gui.add_folder("Command"):
-            fixed = gui.add_checkbox("Set by hand", initial_value=playback.command is not None)
-            sliders = []
+            self.by_hand = gui.add_checkbox("Set by hand", initial_value=playback.command is not None)
+            self.sliders = []
             for i, (name, unit, (low, high)) in enumerate(playback.commands):
-                value = 0.0 if playback.command is None else float(playback.command[i])
-                value = min(max(value, low), high)
-                label = f"{name.replace('_', ' ')}, {unit}"
                 step = (high - low) / 100 or 1.0
-                sliders.append(
-                    gui.add_slider(label, min=low, max=max(high, low + step), step=step, initial_value=value)
+                value = 0.0 if playback.command is None else float(playback.command[i])
+                self.sliders.append(
+                    gui.add_slider(
+                        f"{name.replace('_', ' ')}, {unit}",
+                        min=low,
+                        max=max(high, low + step),
+                        step=step,
+                        initial_value=min(max(value, low), high),
+                    )
                 )
+        for control in (self.by_hand, *self.sliders):
+            control.on_update(self._command)
 
-        def change(_: object) -> None:
-            with self._lock:
-                playback.command = np.array([s.value for s in sliders]) if fixed.value else None
-
-        fixed.on_update(change)
-        for slider in sliders:
-            slider.on_update(change)
+    def _command(self, _: object) -> None:
+        values = np.array([slider.value for slider in self.sliders])
+        with self._lock:
+            self.playback.command = values if self.by_hand.value else None
 
 
 def show_in_window(playback: Playback, seconds: float | None = None) -> None:

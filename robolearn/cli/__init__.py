@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name not in COMMANDS:
             raise unknown("command", name, COMMANDS)
         return importlib.import_module(f"robolearn.cli.{COMMANDS[name][0]}").run(rest)
+    except SystemExit as done:  # argparse has printed the help
+        return int(done.code or 0)
     except Failure as error:
         return _say(1, prefix, str(error))
     except (UserError, ContractError) as error:

@@ -19,7 +19,7 @@ from robolearn.training import TrainConfig, default_config
 from sim.errors import UserError
 from tasks.env import Env
 
-FIXED = ("task", "algo", "algorithm", "num_envs", "steps", "seed", "checkpoint_every", "device")
+FIXED = ("task", "algo", "algorithm", "num_envs", "steps", "seed", "checkpoint_every", "device", "torch_threads")
 """Fields of the training's config that an evaluation does not have, or has options of its own for."""
 SEED = 1000
 """Decides the worlds of an evaluation, which are not those of the training."""
@@ -68,7 +68,7 @@ def judge(
     config: TrainConfig = policy.config or default_config(policy.task)
     changes = flags.read(config, words, parser, FIXED)
     config = updated(config, changes)
-    torch.set_num_threads(config.threads or torch.get_num_threads())
+    torch.set_num_threads(1)
     env = make_evaluation_env(config, num_envs or min(episodes, 256), seed)
     if policy.contract is not None:
         check(policy.contract, env)

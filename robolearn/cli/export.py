@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.errors import ContractError
-from robolearn import run as runs
-from robolearn.cli.parser import Failure, Parser, failures
+from robolearn.cli.parser import Failure, Parser
 from robolearn.exporting import export
+from sim.errors import UserError
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -20,10 +20,10 @@ def run(arguments: Sequence[str]) -> int:
         "--output", metavar="FILE.onnx", type=Path, help="where to; policy.onnx in the run if not given"
     )
     options = parser.parse(arguments)
-    runs.open(options.run)
+    if options.output is not None and options.output.suffix != ".onnx":
+        raise UserError(f"--output: expected a file name that ends in .onnx, not {str(options.output)!r}")
     try:
-        with failures():
-            path = export(options.run, options.output)
+        path = export(options.run, options.output)
     except ContractError as error:
         raise Failure(str(error)) from error
     print(f"{path}  (verified against torch)")
