@@ -9,7 +9,7 @@ import torch
 
 from robolearn.algorithms.registry import algorithm_class
 from robolearn.evaluation import evaluate
-from robolearn.training import default_config, make_env
+from robolearn.training import collect, default_config, make_env, update
 
 EPISODES = 10
 """Deterministic episodes behind each evaluation."""
@@ -35,8 +35,8 @@ def ours(steps: int, every: int, seed: int = 0, threads: int = 0) -> Iterator[Po
     total, done, seconds, due = steps // algorithm.steps_per_iteration, 0, 0.0, every
     while done < total:
         start = perf_counter()
-        algorithm.collect(env)
-        algorithm.update(done / total)
+        collect(algorithm, env)
+        update(algorithm, done / total, config.torch_threads)
         done += 1
         seconds += perf_counter() - start
         taken = done * algorithm.steps_per_iteration

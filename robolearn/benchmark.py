@@ -8,8 +8,9 @@ import torch
 from mujoco import batch as mujoco_batch
 
 from robolearn.algorithms.registry import algorithm_class
-from robolearn.training import TrainConfig, make_env
+from robolearn.training import TrainConfig, collect, make_env, update
 from sim.errors import UserError
+from sim.mujoco_cpu import MujocoSimulation
 from tasks.env import Env
 
 
@@ -38,31 +39,30 @@ def simulation_rates(config: TrainConfig, steps: int = 100, rounds: int = 5) -> 
     """
     if config.sim != "mujoco":
         raise UserError(f"bench sim measures the backend mujoco, not {config.sim}")
-    torch.set_num_threads(config.threads or torch.get_num_threads())
+    torch.set_num_threads(1)
     env = make_env(config)
-    threads = config.threads or torch.get_num_threads()
-    raw = mujoco_batch.Batch(env.sim.model, nsim=env.num_envs, nthread=min(threads, env.num_envs))
+    assert isinstance(env.sim, MujocoSimulation)
+    raw = mujoco_batch.Batch(env.sim.model, nsim=env.num_envs, nthread=env.sim.threads)
     qpos, qvel, ctrl = (torch.from_numpy(raw.bind(field)) for field in ("qpos", "qvel", "ctrl"))
     env.reset()
     decimation = env.cfg.decimation
     physics_steps = steps * decimation * env.num_envs
     rates = []
     for _ in range(rounds + 1):
-        actions = _random_actions(env, steps)
-        start_qpos, start_qvel = env.sim.qpos.clone(), env.sim.qvel.clone()
-        controls = []
-        began = perf_counter()
-        for action in actions:
+        env_seconds = raw_seconds = 0.0
+        for action in _random_actions(env, steps):
+            # Step by step from the same states: worlds that the task resets would else lie on the ground in the raw
+            # engine, where more contacts cost more.
+            qpos.copy_(env.sim.qpos)
+            qvel.copy_(env.sim.qvel)
+            began = perf_counter()
             env.step(action)
-            controls.append(env.sim.ctrl.clone())
-        env_seconds = perf_counter() - began
-        qpos.copy_(start_qpos)
-        qvel.copy_(start_qvel)
-        began = perf_counter()
-        for control in controls:
-            ctrl.copy_(control)
+            env_seconds += perf_counter() - began
+            ctrl.copy_(env.sim.ctrl)
+            began = perf_counter()
             raw.step(nstep=decimation)
-        rates.append((physics_steps / env_seconds, physics_steps / (perf_counter() - began)))
+            raw_seconds += perf_counter() - began
+        rates.append((physics_steps / env_seconds, physics_steps / raw_seconds))
     counted = rates[1:]
     return SimRates(median(a for a, _ in counted), median(b for _, b in counted), median(a / b for a, b in counted))
 
@@ -88,19 +88,19 @@ def learning_rates(config: TrainConfig, iterations: int = 5) -> LearnRates:
         config: what would be trained.
         iterations: iterations that count; one before them does not.
     """
-    torch.set_num_threads(config.threads or torch.get_num_threads())
     env = make_env(config)
     algorithm = algorithm_class(config.algo)(env, config.algorithm, config.seed)
     times = []
     for i in range(iterations + 1):
         start = perf_counter()
-        algorithm.collect(env)
+        collect(algorithm, env)
         middle = perf_counter()
-        algorithm.update(i / (iterations + 1))
+        update(algorithm, i / (iterations + 1), config.torch_threads)
         times.append((middle - start, perf_counter() - middle))
-    collect, update = (median(column) for column in zip(*times[1:], strict=True))
+    collecting, updating = (median(column) for column in zip(*times[1:], strict=True))
     n = algorithm.steps_per_iteration
-    return LearnRates(n / collect, n / update, n / (collect + update), update / (collect + update))
+    whole = collecting + updating
+    return LearnRates(n / collecting, n / updating, n / whole, updating / whole)
 
 
 def _random_actions(env: Env, steps: int) -> torch.Tensor:

@@ -36,6 +36,7 @@ _PPO: dict[str, dict[str, Any]] = {
     "Go2-Velocity-Flat": {
         "num_envs": 1024,
         "steps": 5_000_000,
+        "torch_threads": 2,
         "algorithm": {"symmetry_coefficient": 0.5},
     },
     **dict.fromkeys(
@@ -45,7 +46,17 @@ _PPO: dict[str, dict[str, Any]] = {
     ),
 }  # fmt: skip
 
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {"ppo": _PPO}
+
+def _without(preset: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return a preset without some settings of its algorithm."""
+    return {**preset, "algorithm": {k: v for k, v in preset["algorithm"].items() if k not in names}}
+
+
+_TRPO = {
+    task: _without(settings, "entropy_coefficient") for task, settings in _PPO.items() if task != "Go2-Velocity-Flat"
+}
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {"ppo": _PPO, "trpo": _TRPO}
 """By algorithm and task: fields of `robolearn.training.TrainConfig` that differ from its defaults."""
 
 

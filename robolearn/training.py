@@ -50,7 +50,9 @@ class TrainConfig:
     seed: int = 0
     """Decides every random number."""
     threads: int = 0
-    """CPU threads of the physics and of torch; 0 for one for each core."""
+    """CPU threads of the physics; 0 for one for each core."""
+    torch_threads: int = 1
+    """CPU threads of torch while it learns; small networks are fastest on one."""
     checkpoint_every: int = 25
     """Iterations between checkpoints."""
     env: TaskConfig = field(default_factory=TaskConfig)
@@ -59,7 +61,7 @@ class TrainConfig:
     """The algorithm's own config."""
 
     def __post_init__(self) -> None:
-        for name in ("num_envs", "steps", "checkpoint_every"):
+        for name in ("num_envs", "steps", "checkpoint_every", "torch_threads"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.threads < 0:
@@ -147,7 +149,6 @@ def train(config: TrainConfig, run: Run, resume: bool = False, init: Run | None 
         UserError: the config, or a checkpoint under it, does not fit the task.
         TrainingFailed: a term of the task is not finite, or the disk is full.
     """
-    torch.set_num_threads(config.threads or torch.get_num_threads())
     # Ours all come from generators of their own; a user's task may draw from these.
     random.seed(config.seed)
     np.random.seed(config.seed % 2**32)  # noqa: NPY002
@@ -169,9 +170,9 @@ def train(config: TrainConfig, run: Run, resume: bool = False, init: Run | None 
                     _save(run, config, algorithm, env, done, monotonic() - began)
                     saved = done
                 start = monotonic()
-                stats = algorithm.collect(env)
+                stats = collect(algorithm, env)
                 middle = monotonic()
-                metrics = algorithm.update(done / total)
+                metrics = update(algorithm, done / total, config.torch_threads)
                 now = monotonic()
                 done += 1
                 times = {"time/collect": middle - start, "time/update": now - middle, "time/total": now - began}
@@ -182,6 +183,18 @@ def train(config: TrainConfig, run: Run, resume: bool = False, init: Run | None 
     except UserError as error:
         raise TrainingFailed(str(error)) from error
     return Outcome(done, done * algorithm.steps_per_iteration, monotonic() - began, done >= total)
+
+
+def collect(algorithm: Algorithm, env: Env) -> dict[str, float]:
+    """Gather experience with torch on one thread: more would fight with the physics over the cores."""
+    torch.set_num_threads(1)
+    return algorithm.collect(env)
+
+
+def update(algorithm: Algorithm, progress: float, torch_threads: int) -> dict[str, float]:
+    """Learn with torch on so many threads."""
+    torch.set_num_threads(torch_threads)
+    return algorithm.update(progress)
 
 
 def _health(env: Env) -> dict[str, float]:

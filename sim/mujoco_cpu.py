@@ -44,9 +44,9 @@ class MujocoSimulation(Simulation):
             raise UserError('the model needs <option><flag autoreset="disable"/></option>: '
                             "otherwise a diverged world is reset unseen")  # fmt: skip
         _silence_mujoco_warnings()
-        threads = threads or len(os.sched_getaffinity(0))
+        self.threads = min(threads or len(os.sched_getaffinity(0)), num_worlds)
         self._batch = mujoco_batch.Batch(
-            model, nsim=num_worlds, nthread=min(threads, num_worlds), persistent=external_forces
+            model, nsim=num_worlds, nthread=self.threads, persistent=external_forces
         )
         self.model = self._batch.model
         self.num_worlds = num_worlds
