@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks import surrogates as benchmark
 from robolearn.algorithms.bounded_ratio import BPO
 from robolearn.algorithms.penalties import KL, MDPO, R2VPO
 from robolearn.algorithms.ppo import PPO, PPOConfig
@@ -206,3 +207,20 @@ def test_the_state_of_a_surrogate_is_in_the_checkpoint() -> None:
 def test_an_unknown_surrogate_is_named() -> None:
     with pytest.raises(UserError, match="spo"):
         PPOConfig(surrogate="sop")
+
+
+def test_the_benchmark_pairs_its_seeds_and_states_what_it_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = {("clip", 0): 1.0, ("clip", 1): 3.0, ("spo", 0): 2.0, ("spo", 1): 4.0}
+    monkeypatch.setattr(benchmark, "SURROGATES", ("clip", "spo"))
+    monkeypatch.setattr(benchmark, "measure", lambda t, name, seed, *_: benchmark.Result(scores[name, seed], 0, 0, 0))
+    (_, alone, none, *_), (name, _, paired, *_) = benchmark.rows("CartPole-Swingup", 1, seeds=2)
+    # Two values 2 apart: a standard error of 1 and Student's 12.706; each of spo's is 1 above its pair.
+    assert (alone, none) == ("2 ± 13", "+0 ± 0")
+    assert (name, paired) == ("spo", "+1 ± 0")
+
+
+def test_the_benchmark_measures_how_far_an_update_goes() -> None:
+    result = benchmark.measure("CartPole-Swingup", "spo", seed=0, steps=2 * 64 * 64, episodes=2)
+    assert 0 < result.score < 600
+    assert 0 < result.ratio <= result.worst_ratio < 1
+    assert 0 < result.kl < 0.1
