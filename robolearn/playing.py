@@ -55,10 +55,11 @@ class Playback:
             ContractError: it is an exported policy that is not the task's.
         """
         policy = load(source)
-        config: TrainConfig = policy.config or default_config(policy.task)
+        trained: TrainConfig = policy.config or default_config(policy.task)
+        config = replace(trained, sim="mujoco", device="cpu")  # what every machine has
         if policy.contract is not None:
             check(policy.contract, make_env(config, num_envs=1))
-        shown = replace(config, device="cpu", env=task_class(config.task)(config.env).play_config())
+        shown = replace(config, env=task_class(config.task)(config.env).play_config())
         return cls(policy.act, make_env(shown, num_envs=1, seed=seed))
 
     @property

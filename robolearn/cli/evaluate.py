@@ -19,7 +19,7 @@ from robolearn.training import TrainConfig, default_config
 from sim.errors import UserError
 from tasks.env import Env
 
-FIXED = ("task", "algo", "algorithm", "num_envs", "steps", "seed", "checkpoint_every", "device", "torch_threads")
+FIXED = ("task", "algo", "algorithm", "num_envs", "steps", "seed", "checkpoint_every", "torch_threads")
 """Fields of the training's config that an evaluation does not have, or has options of its own for."""
 SEED = 1000
 """Decides the worlds of an evaluation, which are not those of the training."""
@@ -30,7 +30,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser(
         "eval", "Judge a run or an exported policy over whole episodes, its task's noise and disturbances on."
     )
-    parser.usage = "robolearn eval RUN|FILE.onnx [--episodes N] [--num-envs N] [--seed S] [--env.FIELD VALUE ...]"
+    parser.usage = "robolearn eval RUN|FILE.onnx [--episodes N] [--num-envs N] [--seed S] [--sim NAME] [--device NAME] [--env.FIELD VALUE ...]"
     parser.add_argument("--episodes", metavar="N", type=at_least(1), default=64, help="whole episodes")
     parser.add_argument("--num-envs", metavar="N", type=at_least(1), help="worlds; as many as episodes, up to 256")
     parser.add_argument("--seed", metavar="S", type=at_least(0), default=SEED, help="decides the worlds")
