@@ -30,7 +30,9 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser(
         "eval", "Judge a run or an exported policy over whole episodes, its task's noise and disturbances on."
     )
-    parser.usage = "robolearn eval RUN|FILE.onnx [--episodes N] [--num-envs N] [--seed S] [--sim NAME] [--device NAME] [--env.FIELD VALUE ...]"
+    parser.usage = (
+        "robolearn eval RUN|FILE.onnx [--episodes N] [--num-envs N] [--seed S] [--sim NAME] [--env.FIELD VALUE ...]"
+    )
     parser.add_argument("--episodes", metavar="N", type=at_least(1), default=64, help="whole episodes")
     parser.add_argument("--num-envs", metavar="N", type=at_least(1), help="worlds; as many as episodes, up to 256")
     parser.add_argument("--seed", metavar="S", type=at_least(0), default=SEED, help="decides the worlds")
