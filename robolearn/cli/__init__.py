@@ -31,6 +31,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    # OpenMP's threads spin for milliseconds before they sleep, and keep the physics and everybody else from the cores.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_usage(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
