@@ -56,10 +56,31 @@ _TRPO = {
     task: _without(settings, "entropy_coefficient") for task, settings in _PPO.items() if task != "Go2-Velocity-Flat"
 }
 
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {"ppo": _PPO, "trpo": _TRPO}
+_ONE_WORLD: dict[str, Any] = {"num_envs": 1}
+"""For off-policy algorithms that take a gradient step after each step of the environment."""
+
+_QUICK: dict[str, Any] = {"hidden": (128, 128), "learning_rate": 1e-3, "warmup": 1000}
+"""For off-policy algorithms on tasks of a few joints."""
+
+_OFF_POLICY: dict[str, dict[str, Any]] = {
+    "Pendulum-Swingup": {**_ONE_WORLD, "steps": 20_000, "algorithm": {**_QUICK, "gamma": 0.98}},
+    "CartPole-Balance": {**_ONE_WORLD, "steps": 20_000, "algorithm": _QUICK},
+    "CartPole-Swingup": {**_ONE_WORLD, "steps": 40_000, "algorithm": _QUICK},
+    "InvertedDoublePendulum": {**_ONE_WORLD, "steps": 100_000, "algorithm": {"warmup": 1000}},
+    "HalfCheetah": {**_ONE_WORLD, "steps": 1_000_000},
+}
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "ppo": _PPO,
+    "trpo": _TRPO,
+    **dict.fromkeys(("sac", "td3", "ddpg"), _OFF_POLICY),
+}
 """By algorithm and task: fields of `robolearn.training.TrainConfig` that differ from its defaults."""
+
+_ANY_TASK: dict[str, dict[str, Any]] = dict.fromkeys(("sac", "td3", "ddpg"), _ONE_WORLD)
+"""By algorithm: the same for tasks without a preset."""
 
 
 def preset(task: str, algorithm: str) -> dict[str, Any]:
-    """Return what a task changes in the defaults of a training; nothing for a task without a preset."""
-    return PRESETS.get(algorithm, {}).get(task, {})
+    """Return what a task and an algorithm change in the defaults of a training."""
+    return PRESETS.get(algorithm, {}).get(task, _ANY_TASK.get(algorithm, {}))

@@ -11,6 +11,9 @@ from tasks.env import Env
 ALGORITHMS: dict[str, str] = {
     "ppo": "robolearn.algorithms.ppo:PPO",
     "trpo": "robolearn.algorithms.trpo:TRPO",
+    "sac": "robolearn.algorithms.offpolicy_presets:SAC",
+    "td3": "robolearn.algorithms.offpolicy_presets:TD3",
+    "ddpg": "robolearn.algorithms.offpolicy_presets:DDPG",
 }
 """Where the class of each algorithm is."""
 

@@ -7,6 +7,7 @@ from torch import nn
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "elu": nn.ELU,
+    "gelu": nn.GELU,
     "relu": nn.ReLU,
     "silu": nn.SiLU,
     "tanh": nn.Tanh,

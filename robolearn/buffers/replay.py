@@ -1,0 +1,164 @@
+"""Replay memory for many worlds at once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from robolearn.buffers.memory import check_fits
+from sim.errors import UserError
+
+_REWARD, _TERMINATED, _TRUNCATED = "reward", "terminated", "truncated"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B transitions of k <= n steps each."""
+
+    fields: dict[str, torch.Tensor]
+    """By name, (B, d): what was stored at the first step, and under ``next_...`` what the last step led to."""
+    reward: torch.Tensor
+    """(B,) sum of gamma^i times the reward of step i."""
+    discount: torch.Tensor
+    """(B,) gamma^k; 0 where the last step terminated. A truncation leaves it as it is."""
+    steps: torch.Tensor
+    """(B,) k: fewer than n before the end of an episode and before the newest step."""
+
+
+class Replay:
+    """A ring of the last transitions of N worlds, in rows (steps, N, width) of one float32 tensor.
+
+    The true last observation of each step is stored, so that no transition ever crosses an end or the write position.
+    Memory is taken with the first transition.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        num_envs: int,
+        sizes: Mapping[str, int],
+        device: torch.device,
+        seed: int = 0,
+        n_steps: int = 1,
+        gamma: float = 0.99,
+    ):
+        """Describe the memory.
+
+        Args:
+            capacity: transitions, over all worlds.
+            num_envs: N.
+            sizes: size of a row of each field; a field of the observation after the step is called ``next_...``.
+            device: where it lives.
+            seed: of the generator that batches are drawn with.
+            n_steps: n, the most steps that a sampled transition spans.
+            gamma: discount factor.
+
+        Raises:
+            UserError: it has no room for n steps of every world.
+        """
+        self.steps, self.num_envs, self.device = capacity // num_envs, num_envs, device
+        if self.steps < n_steps:
+            raise UserError(f"a replay of {capacity} transitions has no room for {n_steps} steps of {num_envs} worlds")
+        self.n_steps, self.gamma = n_steps, gamma
+        self.slices: dict[str, slice] = {}
+        for name, size in {**sizes, _REWARD: 1, _TERMINATED: 1, _TRUNCATED: 1}.items():
+            start = max((s.stop for s in self.slices.values()), default=0)
+            self.slices[name] = slice(start, start + size)
+        self.width = self.slices[_TRUNCATED].stop
+        self.position, self.size = 0, 0
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.storage: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        """Return the number of transitions stored."""
+        return self.size * self.num_envs
+
+    def add(
+        self,
+        fields: Mapping[str, torch.Tensor],
+        reward: torch.Tensor,
+        terminated: torch.Tensor,
+        truncated: torch.Tensor,
+    ) -> None:
+        """Store one step of every world: fields (N, d), reward, terminated and truncated (N,).
+
+        Raises:
+            UserError: the memory does not fit into what is free.
+        """
+        if self.storage is None:
+            self.storage = self._allocate()
+        row = self.storage[self.position]
+        for name, values in fields.items():
+            row[:, self.slices[name]] = values
+        tail = (reward, terminated, truncated)
+        row[:, -3:] = torch.stack([values.to(torch.float32) for values in tail], 1)
+        self.position = (self.position + 1) % self.steps
+        self.size = min(self.size + 1, self.steps)
+
+    def sample(self, batch_size: int) -> Batch:
+        """Return transitions that start at any stored step, each as likely, drawn with replacement.
+
+        Raises:
+            UserError: fewer are stored than are asked for.
+        """
+        if batch_size > len(self):
+            raise UserError(f"a batch of {batch_size} transitions was asked for, and the replay holds {len(self)}")
+        drawn = torch.randint(len(self), (batch_size,), generator=self.generator, device=self.device)
+        return self.transitions(drawn // self.num_envs, drawn % self.num_envs)
+
+    def transitions(self, age: torch.Tensor, world: torch.Tensor) -> Batch:
+        """Return the transitions from steps ``age`` (B,) on, 0 the oldest stored, of the worlds ``world`` (B,)."""
+        assert self.storage is not None
+        flat = self.storage.view(-1, self.width)
+        oldest = self.position - self.size
+        first = flat[(oldest + age) % self.steps * self.num_envs + world]
+        if self.n_steps == 1:
+            reward, terminated, last = first[:, -3], first[:, -2], first
+            discount, steps = self.gamma * (1 - terminated), torch.ones_like(reward)
+        else:
+            offsets = torch.arange(self.n_steps, device=self.device)
+            indices = (oldest + age[:, None] + offsets) % self.steps * self.num_envs + world[:, None]
+            tail = flat[:, -3:][indices]
+            ended = tail[..., 1:].sum(-1)
+            before = ended.cumsum(1) - ended  # ends of episodes before each step of the window
+            inside = (before == 0) & (age[:, None] + offsets < self.size)
+            powers = self.gamma ** torch.arange(self.n_steps + 1, dtype=torch.float32, device=self.device)
+            reward = torch.where(inside, tail[..., 0] * powers[:-1], 0.0).sum(1)
+            k = inside.sum(1)
+            last = flat[indices.gather(1, k[:, None] - 1).squeeze(1)]
+            discount, steps = powers[k] * (1 - last[:, -2]), k.float()
+        fields = {
+            name: (last if name.startswith("next_") else first)[:, columns]
+            for name, columns in self.slices.items()
+            if columns.stop <= self.width - 3
+        }
+        return Batch(fields, reward, discount, steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is stored, as views, and the generator."""
+        rows = torch.empty(0, self.num_envs, self.width) if self.storage is None else self.storage[: self.size]
+        return {"rows": rows, "position": self.position, "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state_dict`` of the same sizes and capacity.
+
+        Raises:
+            ValueError: it has other sizes, or more steps than there is room for.
+            UserError: the memory does not fit into what is free.
+        """
+        rows = state["rows"]
+        if rows.shape[1:] != (self.num_envs, self.width) or len(rows) > self.steps:
+            ours = (self.steps, self.num_envs, self.width)
+            raise ValueError(f"a replay of {tuple(rows.shape)} does not fit into one of {ours}")
+        if len(rows):
+            self.storage = self._allocate() if self.storage is None else self.storage
+            self.storage[: len(rows)] = rows
+        self.position, self.size = state["position"], len(rows)
+        self.generator.set_state(state["generator"].cpu())
+
+    def _allocate(self) -> torch.Tensor:
+        size = 4 * self.steps * self.num_envs * self.width
+        what = f"a replay of {self.steps * self.num_envs:,} transitions"
+        check_fits(what, size, self.device, "lower --algorithm.capacity")
+        return torch.empty(self.steps, self.num_envs, self.width, device=self.device)

@@ -1,0 +1,390 @@
+"""The off-policy core against what theory says of it."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+import torch
+
+from robolearn.algorithms.offpolicy import OffPolicy
+from robolearn.algorithms.offpolicy_config import OffPolicyConfig
+from robolearn.algorithms.registry import algorithm_class
+from robolearn.buffers.replay import Batch
+from robolearn.policies.squashed import tanh_log_slope
+from sim.backends import make_simulation
+from sim.errors import UserError
+from tasks.env import Env
+from tasks.pendulum import PendulumConfig, PendulumSwingup
+from tasks.registry import make_task
+from tasks.task import Task, TaskConfig, Terms, terms
+
+ALGORITHMS = ("sac", "td3", "ddpg")
+SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32, "warmup": 64, "iteration_steps": 30, "capacity": 512}
+
+_POINT = """<mujoco><option timestep="0.1"><flag autoreset="disable"/></option>
+<worldbody><body><joint name="x" type="slide" axis="1 0 0"/><geom size=".1" mass="1"/></body></worldbody>
+<actuator><motor joint="x" ctrlrange="-1 1"/></actuator></mujoco>"""
+
+
+@dataclass(kw_only=True)
+class _ConstantConfig(TaskConfig):
+    physics_dt: float = 0.1
+    control_dt: float = 0.1
+    episode_s: float = 1.0
+    weights: dict[str, float] = terms(one=1.0)
+
+
+class _Constant(Task[_ConstantConfig]):
+    """A reward of 1 for ever, cut off every ten steps; the observation tells nothing."""
+
+    Config = _ConstantConfig
+
+    def model(self) -> mujoco.MjModel:
+        return mujoco.MjModel.from_xml_string(_POINT)
+
+    def observe(self) -> dict[str, Terms]:
+        nothing = {"nothing": torch.ones(self.sim.num_worlds)}
+        return {"policy": nothing, "critic": nothing}
+
+    def rewards(self) -> Terms:
+        return {"one": torch.ones(self.sim.num_worlds)}
+
+
+def _env(task: Task[Any], num_envs: int, seed: int = 0) -> Env:
+    return Env(task, make_simulation("mujoco", task.model(), num_envs, threads=1), seed)
+
+
+def _pendulum(num_envs: int = 4, seed: int = 0) -> Env:
+    return _env(make_task("Pendulum-Swingup", episode_s=1.0), num_envs, seed)
+
+
+def _made(name: str, env: Env, seed: int = 0, **changes: Any) -> OffPolicy:
+    made = algorithm_class(name)
+    return made(env, made.Config(**{**SMALL, **changes}), seed)
+
+
+@pytest.mark.parametrize("changes", [{}, {"n_steps": 3}, {"critic": "gaussian"}, {"critic": "categorical"}])
+def test_the_value_of_an_endless_constant_reward_is_that_of_no_truncation(changes: dict[str, Any]) -> None:
+    env = _env(_Constant(_ConstantConfig()), 8)
+    gamma = 0.9
+    options = {"learning_rate": 3e-3, "polyak": 0.2, "value_range": (0.0, 20.0), "iteration_steps": 800}
+    algorithm = _made("ddpg", env, gamma=gamma, **options, **changes)
+    algorithm.collect(env)
+    observation = env.obs_buf["critic"]
+    with torch.no_grad():
+        action = torch.tanh(algorithm.policy.output(observation))
+    value = algorithm.critic.mean(algorithm.value(observation, action)).mean().item()
+    # Taken for terminations, the truncations would make it (1 - gamma^10) / (1 - gamma) = 6.5 at most.
+    assert value == pytest.approx(1 / (1 - gamma), rel=0.03)
+
+
+def _batch(algorithm: OffPolicy) -> Batch:
+    torch.manual_seed(5)
+    a = len(algorithm.policy.centre)
+    fields = {"policy": torch.randn(32, 3), "next_policy": torch.randn(32, 3), "action": torch.rand(32, a) * 2 - 1}
+    return Batch(fields, torch.randn(32), 0.99 * (torch.rand(32) < 0.8).float(), torch.ones(32))
+
+
+def test_td3s_target_is_the_smoothed_action_of_the_slow_policy_under_the_slow_critics() -> None:
+    env = _pendulum()
+    algorithm = _made("td3", env)
+    with torch.no_grad():
+        for parameter in (*algorithm.slow_policy.parameters(), *algorithm.slow_value.parameters()):
+            parameter += 0.1 * torch.randn_like(parameter)
+    batch, obs = _batch(algorithm), "policy"
+    twin = torch.Generator()
+    twin.set_state(algorithm.generator.get_state())
+    with torch.no_grad():
+        mean = torch.tanh(algorithm.slow_policy.network(batch.fields["next_policy"])[0])
+        action = (mean + (0.2 * torch.randn(32, 1, generator=twin)).clamp(-0.5, 0.5)).clamp(-1, 1)
+        following = algorithm.slow_value.network(torch.cat((batch.fields["next_policy"], action), 1))[..., 0]
+        y = batch.reward + batch.discount * torch.minimum(following[0], following[1])
+        q = algorithm.value.network(torch.cat((batch.fields[obs], batch.fields["action"]), 1))[..., 0]
+    algorithm._critic_step(batch)
+    expected = (q[0] - y).square().mean() + (q[1] - y).square().mean()
+    assert algorithm.update()["loss/value"] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_sacs_losses_are_those_of_the_paper() -> None:
+    env = _pendulum()
+    algorithm = _made("sac", env, initial_alpha=0.3)
+    batch = _batch(algorithm)
+    twin = torch.Generator()
+    twin.set_state(algorithm.generator.get_state())
+    policy, value = copy.deepcopy(algorithm.policy), copy.deepcopy(algorithm.value)
+
+    def drawn(observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean, log_std = policy.network(observation)[0].chunk(2, -1)
+        normal = torch.distributions.Normal(mean, log_std.exp())
+        u = mean + log_std.exp() * torch.randn(32, 1, generator=twin)
+        return torch.tanh(u), (normal.log_prob(u) - tanh_log_slope(u)).sum(-1)
+
+    def q(network: Any, observation: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        return network.network(torch.cat((observation, action), 1))[..., 0]
+
+    action, log_prob = drawn(batch.fields["next_policy"])
+    following = q(algorithm.slow_value, batch.fields["next_policy"], action).amin(0)
+    y = (batch.reward + batch.discount * (following - 0.3 * log_prob)).detach()
+    critic_loss = (q(value, batch.fields["policy"], batch.fields["action"]) - y).square().mean(1).sum()
+    algorithm._critic_step(batch)
+    action, log_prob = drawn(batch.fields["policy"])
+    policy_loss = (0.3 * log_prob - q(algorithm.value, batch.fields["policy"], action).amin(0)).mean()
+    algorithm._policy_step(batch)
+    metrics = algorithm.update()
+    assert metrics["loss/value"] == pytest.approx(critic_loss.item(), rel=1e-5)
+    assert metrics["loss/policy"] == pytest.approx(policy_loss.item(), rel=1e-5)
+    # Adam's first step is its learning rate against the sign of the gradient, log_prob + |A| above zero or below.
+    sign = torch.sign(-(log_prob.mean() - 1.0))
+    moved = np.log(metrics["policy/temperature"] / 0.3)
+    assert moved == pytest.approx(-3e-4 * sign.item(), rel=1e-3)
+    # The policy's parameters moved against the gradient of its loss.
+    (gradient,) = torch.autograd.grad(policy_loss, policy.network.flat)
+    clear = gradient.abs() > 1e-4
+    step = (algorithm.policy.network.flat - policy.network.flat).detach()
+    torch.testing.assert_close(step[clear], -3e-4 * gradient.sign()[clear], rtol=1e-2, atol=0)
+
+
+def test_only_the_networks_whose_turn_it_is_move() -> None:
+    env = _pendulum()
+    algorithm = _made("td3", env, policy_delay=2)
+    for _ in range(20):
+        algorithm._env_step(env)
+    before = {name: copy.deepcopy(getattr(algorithm, name).state_dict()) for name in ("policy", "value", "slow_value")}
+
+    def moved() -> list[str]:
+        return [
+            name
+            for name, state in before.items()
+            if not all(torch.equal(v, getattr(algorithm, name).state_dict()[k]) for k, v in state.items())
+        ]
+
+    algorithm.gradient_step()
+    assert moved() == ["value"]
+    value = copy.deepcopy(algorithm.value.network.flat.detach())
+    algorithm.gradient_step()
+    assert moved() == ["policy", "value", "slow_value"]
+    slow, fast = algorithm.slow_value.network.flat, algorithm.value.network.flat.detach()
+    assert not torch.equal(value, fast)
+    start = before["slow_value"]["network.flat"]
+    torch.testing.assert_close(slow, start + 0.005 * (fast - start), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_resuming_continues_bit_for_bit(name: str) -> None:
+    options = {"normalize_observation": True, "n_steps": 3, "capacity": 256}
+    env = _pendulum()
+    whole = _made(name, env, **options)
+    expected = [whole.collect(env) | whole.update() for _ in range(6)]
+    env = _pendulum()
+    first = _made(name, env, **options)
+    logged = [first.collect(env) | first.update() for _ in range(3)]
+    saved, worlds = copy.deepcopy(first.state_dict()), copy.deepcopy(env.state_dict())
+    env = _pendulum(seed=5)
+    second = _made(name, env, seed=5, **options)
+    second.load_state_dict(saved)
+    env.load_state_dict(worlds)
+    logged += [second.collect(env) | second.update() for _ in range(3)]
+    assert logged == expected
+    ours, theirs = second.state_dict(), whole.state_dict()
+    for part in ("policy", "value", "slow_value", "slow_policy", "bonus", "replay"):
+        for key, value in ours[part].items():
+            other = theirs[part][key]
+            assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_same_seed_same_parameters_other_seed_others(name: str) -> None:
+    def trained(seed: int) -> torch.Tensor:
+        env = _pendulum(seed=seed)
+        algorithm = _made(name, env, seed)
+        algorithm.collect(env)
+        return algorithm.policy.network.flat.detach()
+
+    assert torch.equal(trained(0), trained(0))
+    assert not torch.equal(trained(0), trained(1))
+
+
+def test_both_precisions_learn_the_same() -> None:
+    values = []
+    for precision in ("float32", "bfloat16"):
+        env = _env(_Constant(_ConstantConfig()), 8)
+        algorithm = _made(
+            "ddpg", env, gamma=0.5, learning_rate=3e-3, polyak=0.05, iteration_steps=300, precision=precision
+        )
+        algorithm.collect(env)
+        values.append(algorithm.value(env.obs_buf["critic"], torch.zeros(8, 1)).mean().item())
+    assert values == pytest.approx([2.0, 2.0], rel=0.03)
+
+
+def test_what_is_stored_is_the_true_last_observation_and_both_flags() -> None:
+    env = _pendulum(num_envs=2)
+    algorithm = _made("sac", env, warmup=10_000)
+    finals = []
+    step = env.step
+
+    def recording(action: torch.Tensor) -> Any:
+        result = step(action)
+        finals.append((result[4]["final_obs"]["policy"].clone(), result[2].clone(), result[3].clone()))
+        return result
+
+    env.step = recording  # type: ignore[method-assign]
+    algorithm.collect(env)
+    rows = algorithm.replay.state_dict()["rows"]
+    columns = algorithm.replay.slices
+    next_obs, terminated, truncated = (torch.stack(values) for values in zip(*finals, strict=True))
+    assert truncated.any()
+    assert torch.equal(rows[..., columns["next_policy"]], next_obs)
+    assert torch.equal(rows[..., columns["terminated"]].squeeze(-1), terminated.float())
+    assert torch.equal(rows[..., columns["truncated"]].squeeze(-1), truncated.float())
+    assert "critic" not in columns
+
+
+def test_a_critic_that_sees_more_than_the_policy_has_its_own_rows() -> None:
+    env = _env(PendulumSwingup(PendulumConfig(noise={"velocity": 0.5})), 4)
+    algorithm = _made("sac", env)
+    algorithm.collect(env)
+    batch = algorithm.replay.sample(32)
+    assert not torch.equal(batch.fields["policy"], batch.fields["critic"])
+    assert algorithm.policy_steps > 0
+
+
+def test_statistics_are_taken_once_from_each_frame_and_from_none_in_a_gradient_step() -> None:
+    env = _pendulum()
+    algorithm = _made("sac", env, normalize_observation=True)
+    algorithm.collect(env)
+    normalizer = algorithm.policy.normalizer
+    assert normalizer is not None
+    assert normalizer.count.item() == 30 * 4
+    assert algorithm.slow_value.normalizer is algorithm.value.normalizer
+    before = normalizer.mean.clone()
+    algorithm.gradient_step()
+    assert torch.equal(normalizer.mean, before)
+
+
+def test_nothing_is_learned_before_the_warm_up_is_over() -> None:
+    env = _pendulum()
+    algorithm = _made("sac", env, warmup=4 * 30)
+    stats = algorithm.collect(env) | algorithm.update()
+    assert algorithm.critic_steps == 1  # the step that ends the warm-up is followed by the first gradient step
+    assert stats["replay/size"] == 120.0
+    columns = algorithm.replay.slices["action"]
+    actions = algorithm.replay.state_dict()["rows"][..., columns]
+    # Of 120 uniform draws, the mean of the square has a standard error of 0.027.
+    assert actions.square().mean().item() == pytest.approx(1 / 3, abs=0.11)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"head": "detrministic"}, "unknown head 'detrministic'.*deterministic"),
+        ({"critic": "c51"}, "unknown critic"),
+        ({"batch_size": 600, "capacity": 512}, "batch_size 600 is more than the replay's capacity 512"),
+        ({"head": "deterministic"}, "bonus temperature needs a head with a density"),
+        ({"gamma": 1.5}, "gamma"),
+        ({"log_std_range": (2.0, -2.0)}, "log_std_range must rise"),
+        ({"value_range": (1.0, 1.0)}, "value_range must rise"),
+        ({"exploration_noise": (0.2, 0.1)}, "exploration_noise must rise"),
+        ({"policy_delay": 0}, "policy_delay must be at least 1"),
+        ({"polyak": 0.0}, "polyak must be positive"),
+        ({"precision": "float16"}, "unknown precision"),
+    ],
+)
+def test_a_value_out_of_range_is_named(changes: dict[str, Any], error: str) -> None:
+    with pytest.raises(UserError, match=error):
+        OffPolicyConfig(**changes)
+
+
+def test_a_batch_larger_than_what_the_worlds_have_room_for_is_refused() -> None:
+    with pytest.raises(UserError, match="batch_size 32 is more than the replay's capacity for 20 worlds"):
+        _made("sac", _pendulum(20), capacity=39)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-np.inf, 1.0), (0.5, 0.5)])
+def test_an_action_without_a_range_is_refused(low: float, high: float) -> None:
+    env = _pendulum()
+    space = env.single_action_space
+    space.low[:], space.high[:] = low, high
+    with pytest.raises(UserError, match=r"action 0 ranges from .* need finite limits"):
+        _made("sac", env)
+
+
+def test_networks_that_are_no_longer_finite_end_the_run() -> None:
+    env = _pendulum()
+    algorithm = _made("sac", env)
+    algorithm.collect(env)
+    with torch.no_grad():
+        algorithm.value.network.flat[0] = torch.nan
+    algorithm.gradient_step()
+    with pytest.raises(UserError, match=r"loss/value.*not finite; lower learning_rate"):
+        algorithm.update()
+
+
+@dataclass(kw_only=True)
+class _RegulatorConfig(TaskConfig):
+    physics_dt: float = 0.1
+    control_dt: float = 0.1
+    episode_s: float = 3.0
+    weights: dict[str, float] = terms(state=-1.0, effort=-0.5)
+
+
+class _Regulator(Task[_RegulatorConfig]):
+    """A mass to be brought to rest at 0, at quadratic cost."""
+
+    Config = _RegulatorConfig
+
+    def model(self) -> mujoco.MjModel:
+        return mujoco.MjModel.from_xml_string(_POINT)
+
+    def _state(self) -> torch.Tensor:
+        return torch.cat((self.sim.qpos, self.sim.qvel), 1)
+
+    def observe(self) -> dict[str, Terms]:
+        state = {"state": self._state() * 4.0}
+        return {"policy": state, "critic": state}
+
+    def rewards(self) -> Terms:
+        return {"state": 10 * self._state().square().sum(1), "effort": 10 * self.action.square().sum(1)}
+
+    def reset(self, ids: torch.Tensor) -> None:
+        self.sim.qpos[ids] = self.uniform(-0.4, 0.4, len(ids), 1)
+        self.sim.qvel[ids] = self.uniform(-0.4, 0.4, len(ids), 1)
+
+
+def _riccati(gamma: float) -> np.ndarray:
+    """Return the gain (1, 2) of the discounted regulator, whose cost is that of the state the action leads to."""
+    h = 0.1
+    a, b = np.array([[1.0, h], [0.0, 1.0]]), np.array([[h * h], [h]])  # semi-implicit Euler
+    p = np.zeros((2, 2))
+    for _ in range(5000):
+        following = np.eye(2) + gamma * p
+        gain = np.linalg.solve(0.5 + b.T @ following @ b, b.T @ following @ a)
+        p = a.T @ following @ (a - b @ gain)
+    return gain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_gain_of_a_linear_regulator_is_that_of_the_riccati_equation(name: str) -> None:
+    env = _env(_Regulator(_RegulatorConfig()), 8)
+    gamma = 0.9
+    made = algorithm_class(name)
+    config = made.Config(
+        hidden=(64, 64), gamma=gamma, batch_size=256, warmup=2000, iteration_steps=1000, learning_rate=1e-3,
+        capacity=100_000, activation="tanh", polyak=0.01,
+    )  # fmt: skip
+    algorithm = made(env, config)
+    for iteration in range(12):
+        if iteration == 8:  # settle: the last of the noise of stochastic gradients out of the gain
+            for optimizer in (algorithm.critic_optimizer, algorithm.policy_optimizer):
+                for group in optimizer.param_groups:
+                    group["lr"] = 1e-4
+        algorithm.collect(env)
+    states = torch.rand(2000, 2) * 0.6 - 0.3
+    with torch.no_grad():
+        action = algorithm.policy(states * 4.0)
+    gain = -torch.linalg.lstsq(torch.cat((states, torch.ones(2000, 1)), 1), action).solution[:2, 0]
+    expected = torch.from_numpy(_riccati(gamma)[0]).float()
+    assert ((gain - expected).norm() / expected.norm()).item() < 0.05
