@@ -238,10 +238,10 @@ class Env:
                 task.apply(self._queue[:, self._delay_steps + 1], self.action_term)
                 self.sim.step(self._delay_substeps)
             task.apply(self._queue[:, self._delay_steps], self.action_term)
-            self.sim.step(decimation - self._delay_substeps)
+            self.sim.step(decimation - self._delay_substeps, task.stage)
         else:
             task.apply(task.action, self.action_term)
-            self.sim.step(decimation)
+            self.sim.step(decimation, task.stage)
 
     def _mask(self, options: dict[str, Any]) -> torch.Tensor:
         """Return (N,) bool: the worlds that the options of a reset ask for."""

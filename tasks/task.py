@@ -104,6 +104,10 @@ class Task(Generic[ConfigT]):
     """Whether the task reads ``sim.external_forces()``; its worlds have to be made for that."""
     Config: ClassVar[type[Any]]
     """The class of the config; its defaults are the task's."""
+    stage: ClassVar[mujoco.mjtStage] = mujoco.mjtStage.mjSTAGE_NONE
+    """How far derived fields and sensors are brought up to date after each step. By default they describe the state
+    before the last physics step, as after ``mj_step``; ``mjSTAGE_POS`` makes positions current, ``mjSTAGE_VEL`` also
+    velocities, ``mjSTAGE_ACC`` all."""
     config: ConfigT
     sim: Simulation
     """The worlds, after ``attach``."""

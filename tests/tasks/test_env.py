@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import mujoco
 import pytest
 import torch
 
@@ -164,6 +165,22 @@ def test_unknown_names_are_answered_with_the_nearest(slider: Make):
     assert message(lambda: slider(weights={"position": 1.0})) == (
         "reward term speed has no weight; add weights.speed to the config"
     )
+
+
+def test_a_task_says_how_current_its_derived_fields_are(slider: Make, slider_class: Any):
+    class Seen(slider_class):
+        def observe(self) -> dict[str, Any]:
+            policy = {"seen": self.sim.bind("xpos")[:, 1, 0], "true": self.sim.qpos[:, 0]}
+            return {"policy": policy, "critic": policy}
+
+    class Current(Seen):
+        stage = mujoco.mjtStage.mjSTAGE_POS
+
+    for cls, age in ((Seen, 0.01), (Current, 0.0)):  # s: one physics step, or none
+        env = slider(cls=cls)
+        obs = env.step(torch.zeros(3, 1))[0]["policy"]
+        speed = torch.tensor([0.1, 0.2, 0.3])
+        torch.testing.assert_close(obs[:, 1] - obs[:, 0], speed * age, rtol=0, atol=1e-7)
 
 
 def test_terms_of_the_wrong_shape_are_named(slider: Make, slider_class: Any):
