@@ -1,10 +1,16 @@
 """Reading a model file, MJCF or URDF, with mistakes in it reported as the user's."""
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import mujoco
 
 from sim.errors import UserError
+
+_log = logging.getLogger(__name__)
 
 
 def read_spec(path: str | Path) -> mujoco.MjSpec:
@@ -19,9 +25,10 @@ def read_spec(path: str | Path) -> mujoco.MjSpec:
     # MuJoCo picks its parser by the suffix and knows only these two, in lower case.
     alias = file.with_suffix(".urdf" if file.suffix.lower() == ".urdf" else ".xml")
     try:
-        if alias == file:
-            return mujoco.MjSpec.from_file(str(file))
-        return mujoco.MjSpec.from_file(str(alias), include={str(alias): file.read_bytes()})
+        with _warnings_logged(path):
+            if alias == file:
+                return mujoco.MjSpec.from_file(str(file))
+            return mujoco.MjSpec.from_file(str(alias), include={str(alias): file.read_bytes()})
     except (ValueError, OSError) as error:
         raise _invalid(path, error) from None
 
@@ -33,9 +40,20 @@ def compile_spec(spec: mujoco.MjSpec, path: str | Path) -> mujoco.MjModel:
         UserError: MuJoCo cannot compile it; the text carries the file and MuJoCo's reason.
     """
     try:
-        return spec.compile()
+        with _warnings_logged(path):
+            return spec.compile()
     except (ValueError, mujoco.FatalError) as error:
         raise _invalid(path, error) from None
+
+
+@contextmanager
+def _warnings_logged(path: str | Path) -> Iterator[None]:
+    """Send what the parser and the compiler warn of to the log: most of it is about files that are not the user's."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        yield
+    for warning in said:
+        _log.info("%s: %s", path, warning.message)
 
 
 def _invalid(path: str | Path, error: Exception) -> UserError:

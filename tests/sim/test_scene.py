@@ -190,3 +190,13 @@ def test_a_complete_scene_is_loaded_unchanged_but_for_the_silent_reset(name):
     for model, binary in zip((ours, plain), binaries, strict=True):
         mujoco.mj_saveModel(model, None, binary)
     np.testing.assert_array_equal(binaries[0], binaries[1])
+
+
+def test_what_the_compiler_says_goes_to_the_log_and_nowhere_else(tmp_path, monkeypatch, capfd, caplog):
+    monkeypatch.chdir(tmp_path)
+    path = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets" / "half_cheetah.xml"
+    with caplog.at_level("INFO", logger="sim.model_file"):
+        scene.from_file(path)
+    assert "settotalmass" in caplog.text
+    assert not list(tmp_path.iterdir())
+    assert capfd.readouterr() == ("", "")
