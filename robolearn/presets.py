@@ -62,6 +62,9 @@ _ONE_WORLD: dict[str, Any] = {"num_envs": 1}
 _QUICK: dict[str, Any] = {"hidden": (128, 128), "learning_rate": 1e-3, "warmup": 1000}
 """For off-policy algorithms on tasks of a few joints."""
 
+_GRADIENT_A_STEP = ("sac", "td3", "ddpg", "dsac", "mdpo_off", "pmoe", "aro_ddpg")
+_MANY_WORLDS = ("fast_td3", "fast_sac")
+
 _OFF_POLICY: dict[str, dict[str, Any]] = {
     "Pendulum-Swingup": {**_ONE_WORLD, "steps": 20_000, "algorithm": {**_QUICK, "gamma": 0.98}},
     "CartPole-Balance": {**_ONE_WORLD, "steps": 20_000, "algorithm": _QUICK},
@@ -70,14 +73,26 @@ _OFF_POLICY: dict[str, dict[str, Any]] = {
     "HalfCheetah": {**_ONE_WORLD, "steps": 1_000_000},
 }
 
+_FAST: dict[str, dict[str, Any]] = {
+    "Pendulum-Swingup": {
+        "num_envs": 32,
+        "steps": 100_000,
+        "algorithm": {**_QUICK, "gamma": 0.98, "batch_size": 512, "value_range": (-400.0, 0.0)},
+    },
+}
+
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": _PPO,
     "trpo": _TRPO,
-    **dict.fromkeys(("sac", "td3", "ddpg"), _OFF_POLICY),
+    **dict.fromkeys(_GRADIENT_A_STEP, _OFF_POLICY),
+    **dict.fromkeys(_MANY_WORLDS, _FAST),
 }
 """By algorithm and task: fields of `robolearn.training.TrainConfig` that differ from its defaults."""
 
-_ANY_TASK: dict[str, dict[str, Any]] = dict.fromkeys(("sac", "td3", "ddpg"), _ONE_WORLD)
+_ANY_TASK: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(_GRADIENT_A_STEP, _ONE_WORLD),
+    **{name: {"num_envs": 128} for name in _MANY_WORLDS},
+}
 """By algorithm: the same for tasks without a preset."""
 
 

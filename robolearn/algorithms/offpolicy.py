@@ -58,7 +58,8 @@ class OffPolicy:
         self._slow: list[torch.Tensor] = [p for module in slow for p in module.parameters()]
         self._fast: list[torch.Tensor] = [p for module in fast for p in module.parameters()]
         self.critic_optimizer = _adam(
-            {"params": [*self.value.parameters(), *self.target.parameters()], "lr": c.learning_rate}
+            {"params": list(self.value.parameters()), "lr": c.learning_rate},
+            {"params": list(self.target.parameters()), "lr": c.average_learning_rate},
         )
         self.policy_optimizer = _adam(
             {"params": list(self.policy.parameters()), "lr": c.learning_rate},
@@ -172,11 +173,16 @@ class OffPolicy:
             next_sample = self.slow_policy.target(self.slow_policy.output(fields["next_policy"]), self.generator)
             following = self.slow_value(fields[f"next_{self._critic_group}"], next_sample.action)
             bonus = self.bonus.following(next_sample)
+
+        @torch.no_grad()
+        def slow() -> torch.Tensor:
+            return self.critic.mean(self.slow_value(fields[self._critic_group], fields["action"]))
+
         output = self.value(fields[self._critic_group], fields["action"])
         mean = self.critic.mean(output)
         loss = self.critic.loss(
             output, following, self.target.reward(batch), batch.discount, bonus, self.generator
-        ) + self.target.loss(batch, mean, self.critic.mean(following))
+        ) + self.target.loss(batch, slow, self.critic.mean(following))
         self.critic_optimizer.zero_grad()
         loss.backward()
         self.critic_optimizer.step()

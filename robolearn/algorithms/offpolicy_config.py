@@ -58,6 +58,8 @@ class OffPolicyConfig:
     """Learning rate of policy and critic."""
     alpha_learning_rate: float = 3e-4
     """Learning rate of the temperature."""
+    average_learning_rate: float = 3e-3
+    """Learning rate of the average reward."""
     initial_alpha: float = 1.0
     """Initial temperature."""
     target_entropy: float = -1.0
@@ -100,7 +102,7 @@ class OffPolicyConfig:
                      "n_steps", "experts", "kl_period"):  # fmt: skip
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("learning_rate", "alpha_learning_rate", "initial_alpha", "polyak"):
+        for name in ("learning_rate", "alpha_learning_rate", "average_learning_rate", "initial_alpha", "polyak"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} must be positive, not {getattr(self, name)}")
         for name in ("warmup", "target_noise", "target_noise_clip", "kl_coefficient", "entropy_coefficient"):

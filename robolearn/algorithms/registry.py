@@ -14,6 +14,12 @@ ALGORITHMS: dict[str, str] = {
     "sac": "robolearn.algorithms.offpolicy_presets:SAC",
     "td3": "robolearn.algorithms.offpolicy_presets:TD3",
     "ddpg": "robolearn.algorithms.offpolicy_presets:DDPG",
+    "dsac": "robolearn.algorithms.offpolicy_presets:DSAC",
+    "fast_td3": "robolearn.algorithms.offpolicy_presets:FastTD3",
+    "fast_sac": "robolearn.algorithms.offpolicy_presets:FastSAC",
+    "mdpo_off": "robolearn.algorithms.offpolicy_presets:MDPO",
+    "pmoe": "robolearn.algorithms.offpolicy_presets:PMOE",
+    "aro_ddpg": "robolearn.algorithms.offpolicy_presets:ARODDPG",
 }
 """Where the class of each algorithm is."""
 

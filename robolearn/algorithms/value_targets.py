@@ -1,6 +1,7 @@
 """What an action's value is measured against: the discounted return, or the average reward."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -19,8 +20,14 @@ class ValueTarget(nn.Module, ABC):
         """Return the reward (N,) that the target is made of."""
 
     @abstractmethod
-    def loss(self, batch: Batch, value: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-        """Return the loss () of the target's own parameters, given mean values (E, N) now and next."""
+    def loss(self, batch: Batch, now: Callable[[], torch.Tensor], following: torch.Tensor) -> torch.Tensor:
+        """Return the loss () of the target's own parameters.
+
+        Args:
+            batch: N transitions.
+            now: returns the slow critics' mean values (E, N) at them.
+            following: the same at the next observations; without gradient.
+        """
 
     def moved(self, rate: float) -> None:
         """Take note that the target networks moved towards the learned ones at a rate."""
@@ -41,14 +48,15 @@ class Discounted(ValueTarget):
     def reward(self, batch: Batch) -> torch.Tensor:
         return batch.reward
 
-    def loss(self, batch: Batch, value: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-        return value.new_zeros(())
+    def loss(self, batch: Batch, now: Callable[[], torch.Tensor], following: torch.Tensor) -> torch.Tensor:
+        return following.new_zeros(())
 
 
 class AverageReward(ValueTarget):
     """The reward in excess of its average, undiscounted (Saxena et al. 2023, ARO-DDPG); for tasks that go on for ever.
 
-    The average is learned from the same error as the critic, which sees a slow copy of it.
+    The average is what the temporal difference of the slow critics leaves over (Wan et al. 2021, eq. 6); the critics
+    themselves follow their own drift, which would hide it. They see a slow copy of it.
     """
 
     slow: torch.Tensor
@@ -65,8 +73,8 @@ class AverageReward(ValueTarget):
     def reward(self, batch: Batch) -> torch.Tensor:
         return batch.reward - batch.steps * self.slow
 
-    def loss(self, batch: Batch, value: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-        excess = batch.reward + batch.discount * following.amin(0) - value.detach()
+    def loss(self, batch: Batch, now: Callable[[], torch.Tensor], following: torch.Tensor) -> torch.Tensor:
+        excess = batch.reward + batch.discount * following.amin(0) - now().amin(0)
         return (excess - batch.steps * self.rate).square().mean()
 
     def moved(self, rate: float) -> None:

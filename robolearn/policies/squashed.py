@@ -268,7 +268,9 @@ class MixturePolicy(SquashedPolicy):
     ) -> tuple[torch.Tensor, Sample]:
         logits, mean, log_std = self._experts(output)
         u = self._proposals(mean, log_std, generator)
-        every = self._at(output.repeat_interleave(self.experts, 0), u.flatten(0, 1))
+        # The weights learn from the gating alone: through the density they could hide the chosen expert without end.
+        fixed = torch.cat((logits.detach(), output[:, self.experts :]), 1)
+        every = self._at(fixed.repeat_interleave(self.experts, 0), u.flatten(0, 1))
         loss, value = (x.unflatten(0, (-1, self.experts)) for x in objective(every))
         best = value.argmax(-1)
         gating = (logits.softmax(-1) - nn.functional.one_hot(best, self.experts)).square().mean()

@@ -15,7 +15,7 @@ from robolearn.loading import load
 from robolearn.training import TrainConfig, default_config, train
 
 TINY: dict[str, Any] = {"hidden": (16, 16), "batch_size": 16, "warmup": 40, "iteration_steps": 20, "capacity": 1000}
-ALGORITHMS = ("sac", "td3", "ddpg")
+ALGORITHMS = ("sac", "td3", "ddpg", "dsac", "fast_td3", "fast_sac", "mdpo_off", "pmoe", "aro_ddpg")
 
 
 def _trained(folder: Path, config: TrainConfig) -> runs.Run:

@@ -146,3 +146,18 @@ def test_a_mixture_learns_at_the_best_proposal_and_weighs_its_expert() -> None:
     assert bool((gradient[:, :2] > 0).all())
     assert torch.equal(gradient[:, 3:7], torch.zeros(8, 4))
     assert bool((gradient[:, 7:9] < 0).all())
+
+
+def test_a_mixtures_weights_do_not_learn_through_the_density() -> None:
+    policy = MixturePolicy(3, LOW, HIGH, experts=3, hidden=(16,))
+    output = torch.randn(8, 15, requires_grad=True)
+    gradients = []
+    for weight in (0.0, 5.0):
+        loss, _ = policy.improve(
+            output,
+            lambda sample, w=weight: (w * sample.log_prob, sample.action[:, 0]),
+            torch.Generator().manual_seed(0),
+        )
+        gradients.append(torch.autograd.grad(loss, output)[0])
+    torch.testing.assert_close(gradients[0][:, :3], gradients[1][:, :3])
+    assert not torch.allclose(gradients[0][:, 3:], gradients[1][:, 3:])
