@@ -5,7 +5,7 @@ import platform
 import sys
 from importlib.metadata import version
 
-from benchmarks import halfcheetah, stepping
+from benchmarks import halfcheetah, learner, stepping
 from robolearn.log import print_table
 
 TARGET = 3000.0
@@ -24,6 +24,7 @@ def main() -> int:
     print_table(
         f"physics steps/s, {stepping.NUM_ENVS:,} worlds", ("task", "mujoco.batch alone", "with the task", "ratio"), rows
     )
+    learner.show()
     print(f"HalfCheetah, seconds of training to a mean return of {TARGET:.0f} of the deterministic policy:")
     ours = halfcheetah.shown(halfcheetah.ours(OUR_STEPS, every=16_384), "robolearn PPO")
     theirs = halfcheetah.shown(halfcheetah.stable_baselines3(SB3_STEPS, every=10_240), "SB3 PPO", until=TARGET)

@@ -9,12 +9,14 @@ import numpy as np
 import torch
 
 from robolearn.algorithms.offpolicy_presets import SAC
+from robolearn.log import print_table
 from sim.backends import make_simulation
 from tasks.env import Env
 from tasks.registry import make_task
 
 ROWS = 2000
 """Transitions in the replay that batches are drawn from."""
+OTHER = "Stable-Baselines3"
 STEPS = 20
 """Gradient steps of one measurement."""
 
@@ -31,7 +33,7 @@ def rates(rounds: int = 10) -> dict[str, float]:
         contestants = {
             "robolearn float32": _ours("float32"),
             "robolearn bfloat16": _ours("bfloat16"),
-            "Stable-Baselines3": _stable_baselines3(),
+            OTHER: _stable_baselines3(),
         }
         seconds = dict.fromkeys(contestants, math.inf)
         for _ in range(rounds):
@@ -82,13 +84,12 @@ class _Noise(gymnasium.Env):
         return self.np_random.normal(size=17).astype(np.float32)
 
 
-def main() -> None:
-    """Print the rates, and ours as multiples of the other's."""
+def show() -> None:
+    """Print the rates, and each as a multiple of the other library's."""
     measured = rates()
-    theirs = measured["Stable-Baselines3"]
-    for name, rate in measured.items():
-        print(f"  {name:<20} {rate:7.1f} gradient steps/s  {rate / theirs:4.2f}x")
+    rows = [(name, rate, rate / measured[OTHER]) for name, rate in measured.items()]
+    print_table("SAC, gradient steps/s on one thread", ("learner", "steps/s", "ratio"), rows)
 
 
 if __name__ == "__main__":
-    main()
+    show()

@@ -88,6 +88,7 @@ class OffPolicy:
         c = self.config
         if not self.started:
             env.reset()
+            self._follow(1.0)  # a policy given to begin with
             self.started = True
         means = EpisodeMeans()
         for _ in range(c.iteration_steps):
@@ -126,10 +127,7 @@ class OffPolicy:
         if self.critic_steps % c.policy_delay == 0:
             self._policy_step(batch)
             self.policy_steps += 1
-            self.bonus.policy_changed(self.policy, self.policy_steps)
-            with torch.no_grad():
-                _foreach_lerp_(self._slow, self._fast, c.polyak)
-            self.target.moved(c.polyak)
+            self._follow(c.polyak)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue bit for bit; the replay's rows are views."""
@@ -204,6 +202,13 @@ class OffPolicy:
         (loss + self.bonus.loss(sample)).backward()
         self.policy_optimizer.step()
         self._note({"loss/policy": loss, "policy/entropy": -sample.log_prob.mean()})
+
+    @torch.no_grad()
+    def _follow(self, rate: float) -> None:
+        """Let everything that follows the learned networks take note of where they are."""
+        self.bonus.policy_changed(self.policy, self.policy_steps)
+        _foreach_lerp_(self._slow, self._fast, rate)
+        self.target.moved(rate)
 
     def _note(self, values: dict[str, torch.Tensor]) -> None:
         for name, value in values.items():

@@ -264,6 +264,17 @@ def test_statistics_are_taken_once_from_each_frame_and_from_none_in_a_gradient_s
     assert torch.equal(normalizer.mean, before)
 
 
+def test_a_policy_given_to_begin_with_is_what_its_copies_begin_with() -> None:
+    env = _pendulum()
+    for name in ("td3", "mdpo_off"):
+        algorithm = _made(name, env, warmup=10_000)
+        given = _made(name, env, seed=7)
+        algorithm.policy.load_state_dict(given.policy.state_dict())
+        algorithm.collect(env)
+        copied = algorithm.slow_policy if name == "td3" else algorithm.bonus.old
+        assert torch.equal(copied.network.flat, given.policy.network.flat)  # type: ignore[union-attr, arg-type]
+
+
 def test_nothing_is_learned_before_the_warm_up_is_over() -> None:
     env = _pendulum()
     algorithm = _made("sac", env, warmup=4 * 30)
