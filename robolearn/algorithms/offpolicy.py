@@ -69,11 +69,11 @@ class OffPolicy:
         fields = {"policy": sizes["policy"], self._critic_group: sizes["critic"]}
         fields |= {f"next_{name}": size for name, size in fields.items()} | {"action": len(low)}
         self.replay = Replay(
-            c.capacity, self.num_envs, fields, self.device, seed, n_steps=c.n_steps, gamma=self.target.gamma
+            c.capacity, self.num_envs, fields, self.device, _drawn_seed(), n_steps=c.n_steps, gamma=self.target.gamma
         )
         if c.batch_size > self.replay.steps * self.num_envs:
             raise UserError(f"batch_size {c.batch_size} is more than the replay's capacity for {self.num_envs} worlds")
-        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.generator = torch.Generator(self.device).manual_seed(_drawn_seed())
         self.started = False
         self.env_steps, self.critic_steps, self.policy_steps = 0, 0, 0
         self._sums: dict[str, tuple[torch.Tensor, int]] = {}
@@ -107,10 +107,10 @@ class OffPolicy:
         del progress
         metrics = {"replay/size": float(len(self.replay))}
         if self._sums:
-            totals = torch.stack([total for total, _ in self._sums.values()]).tolist()  # the one wait for the device
-            counts = [count for _, count in self._sums.values()]
-            metrics |= {n: t / k for n, t, k in zip(self._sums, totals, counts, strict=True)}
-            metrics |= {name: float(v) for part in (self.bonus, self.target) for name, v in part.metrics().items()}
+            now = {name: (value, 1) for part in (self.bonus, self.target) for name, value in part.metrics().items()}
+            sums = self._sums | now
+            totals = torch.stack([total for total, _ in sums.values()]).tolist()  # the one wait for the device
+            metrics |= {n: t / k for (n, (_, k)), t in zip(sums.items(), totals, strict=True)}
             self._sums = {}
         broken = [name for name, value in metrics.items() if not math.isfinite(value)]
         if broken:
@@ -229,6 +229,11 @@ def _bounds(env: Env) -> tuple[torch.Tensor, torch.Tensor]:
         raise UserError(f"action {i} ranges from {low[i]:g} to {high[i]:g}; off-policy algorithms need finite limits "
                         "that differ")  # fmt: skip
     return torch.from_numpy(low), torch.from_numpy(high)
+
+
+def _drawn_seed() -> int:
+    """Return a seed from the global generator: streams of their own for what is drawn independently."""
+    return int(torch.randint(2**62, ()))
 
 
 def _one_observation(env: Env) -> bool:
