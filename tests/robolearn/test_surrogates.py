@@ -65,8 +65,6 @@ TABLE = {
     ("bpo", -1.0): (1, 1, -1, -1, -1, -1, -1, -1, -1),
     ("r2vpo", 1.0): (2.6, 1.84, 1.76, 1.4, 1, 0.6, 0.24, 0.16, -0.6),
     ("r2vpo", -1.0): (0.6, -0.16, -0.24, -0.6, -1, -1.4, -1.76, -1.84, -2.6),
-    ("dropout", 1.0): (0, 0, 1, 1, 1, 1, 1, 0, 0),
-    ("dropout", -1.0): (0, 0, -1, -1, -1, -1, -1, 0, 0),
     # Of the ratio itself; their distances are of the distribution and are tested below.
     ("mdpo", 1.0): (1,) * 9,
     ("kl", -1.0): (-1,) * 9,
@@ -98,6 +96,14 @@ def test_the_gradient_in_the_policy_is_the_policy_gradient_where_the_policies_ar
 def test_clip_equals_its_formula() -> None:
     ratio, advantage = torch.tensor([0.5, 1.5, 0.5, 1.5]), torch.tensor([2.0, 2.0, -2.0, -2.0])
     torch.testing.assert_close(clip(ratio, advantage, 0.2), -torch.tensor([1.0, 2.4, -1.6, -3.0]))
+
+
+@pytest.mark.parametrize("advantage", [1.5, -0.3])
+def test_dropout_is_clip_without_the_steps_far_from_ratio_one(advantage: float) -> None:
+    for ratio in (0.61, 0.79, 0.81, 1.0, 1.19, 1.21, 1.39):
+        assert _gradient("dropout", ratio, advantage) == _gradient("clip", ratio, advantage)
+    for ratio in (0.1, 0.59, 1.41, 3.0):
+        assert _gradient("dropout", ratio, advantage) == 0.0
 
 
 @pytest.mark.parametrize("advantage", [1.5, -0.3])
