@@ -77,7 +77,7 @@ class MLPEnsemble(nn.Module):
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.flat = nn.Parameter(torch.empty(sum(self.sizes)))
         with torch.no_grad():
-            for weight, bias in self._layers(self.flat):
+            for weight, bias in self.layers(self.flat):
                 bound = 1 / math.sqrt(weight.shape[1])
                 weight.uniform_(-bound, bound)
                 bias.uniform_(-bound, bound)
@@ -89,7 +89,7 @@ class MLPEnsemble(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the outputs (E, N, outputs) of rows (N, inputs), or of each network's own (E, N, inputs)."""
         h = x
-        layers = self._layers(self.flat)
+        layers = self.layers(self.flat)
         for weight, bias in layers[:-1]:
             h = self.nonlinear(h @ weight + bias)
         return h @ layers[-1][0] + layers[-1][1]
@@ -112,11 +112,8 @@ class MLPEnsemble(nn.Module):
             self._working_layers if members is None else [(w[:members], b[:members]) for w, b in self._working_layers]
         )
 
-    def gradient_layers(self, gradient: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return the parts of a gradient (P,) of ``flat``."""
-        return self._layers(gradient)
-
-    def _layers(self, flat: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def layers(self, flat: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return weights and biases in ``flat`` or a tensor (P,) like it, such as its gradient."""
         ends = list(accumulate(self.sizes))
         parts = (flat[end - size : end] for size, end in zip(self.sizes, ends, strict=True))
         views = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
@@ -126,8 +123,8 @@ class MLPEnsemble(nn.Module):
         """Make the views that ``fused`` works on, once for each place that the parameters live in."""
         self._flat = self.flat.detach()
         self._working = self._flat if self.dtype == torch.float32 else self._flat.to(self.dtype)
-        self._working_layers = self._layers(self._working)
-        self._working_layers[-1] = self._layers(self._flat)[-1]
+        self._working_layers = self.layers(self._working)
+        self._working_layers[-1] = self.layers(self._flat)[-1]
 
     def _apply(self, fn: Any, recurse: bool = True) -> "MLPEnsemble":
         super()._apply(fn, recurse)
@@ -171,7 +168,7 @@ class _FusedMLP(torch.autograd.Function):
         network, flat, gradients = ctx.network, None, []
         if wants_flat:
             flat = torch.empty_like(network.flat)
-            gradients = network.gradient_layers(flat)
+            gradients = network.layers(flat)
             gradients[n][0].copy_(_products(inputs[n].float().transpose(1, 2), g))
             torch.sum(g, 1, keepdim=True, out=gradients[n][1])
         g = _products(g, last.transpose(1, 2)).to(network.dtype)

@@ -13,7 +13,7 @@ from robolearn.policies.mlp import ACTIVATIONS
 
 def _layers(network: MLPEnsemble, member: int) -> nn.Sequential:
     """Return one network of an ensemble as torch's own layers."""
-    parts = network.gradient_layers(network.flat.detach())
+    parts = network.layers(network.flat.detach())
     modules: list[nn.Module] = []
     for weight, bias in parts:
         layer = nn.Linear(weight.shape[1], weight.shape[2])
@@ -28,7 +28,7 @@ def test_both_paths_equal_plain_layers_in_value_and_in_every_gradient(activation
     network = MLPEnsemble(3, 5, 2, (32, 16), activation)
     x, g = torch.randn(40, 5), torch.randn(3, 40, 2)
     expected, expected_x, expected_parameters = [], torch.zeros(40, 5), torch.zeros_like(network.flat)
-    slots = network.gradient_layers(expected_parameters)
+    slots = network.layers(expected_parameters)
     for member in range(3):
         single, rows = _layers(network, member), x.clone().requires_grad_()
         out = single(rows)
