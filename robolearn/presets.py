@@ -12,9 +12,10 @@ _GYM: dict[str, Any] = {
     "num_envs": 64,
     "steps": 3_000_000,
     "algorithm": {
-        "horizon": 64,
+        "horizon": 32,
         "epochs": 8,
-        "minibatches": 8,
+        "minibatches": 4,
+        "target_kl": 0.02,
         "gamma": 0.98,
         "lam": 0.92,
         "entropy_coefficient": 0.0,
