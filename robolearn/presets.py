@@ -1,6 +1,9 @@
 """Settings that solve each task without tuning, on two CPU cores."""
 
+from dataclasses import fields
 from typing import Any
+
+from robolearn.algorithms.trpo import TRPOConfig
 
 _SMALL: dict[str, Any] = {
     "num_envs": 64,
@@ -48,14 +51,13 @@ _PPO: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def _without(preset: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return a preset without some settings of its algorithm."""
-    return {**preset, "algorithm": {k: v for k, v in preset["algorithm"].items() if k not in names}}
+def _for_trpo(preset: dict[str, Any]) -> dict[str, Any]:
+    """Return PPO's preset without the settings that only PPO has."""
+    known = {field.name for field in fields(TRPOConfig)}
+    return {**preset, "algorithm": {name: value for name, value in preset["algorithm"].items() if name in known}}
 
 
-_TRPO = {
-    task: _without(settings, "entropy_coefficient") for task, settings in _PPO.items() if task != "Go2-Velocity-Flat"
-}
+_TRPO = {task: _for_trpo(settings) for task, settings in _PPO.items() if task != "Go2-Velocity-Flat"}
 
 _ONE_WORLD: dict[str, Any] = {"num_envs": 1}
 """For off-policy algorithms that take a gradient step after each step of the environment."""
