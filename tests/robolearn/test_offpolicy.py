@@ -394,7 +394,7 @@ def test_nearness_to_the_old_policy_costs_as_written_and_the_old_one_is_renewed(
 class _RegulatorConfig(TaskConfig):
     physics_dt: float = 0.1
     control_dt: float = 0.1
-    episode_s: float = 3.0
+    episode_s: float = 1.0  # short, so that most states are not near 0
     weights: dict[str, float] = terms(state=-1.0, effort=-0.5)
 
 
@@ -414,7 +414,7 @@ class _Regulator(Task[_RegulatorConfig]):
         return {"policy": state, "critic": state}
 
     def rewards(self) -> Terms:
-        return {"state": 10 * self._state().square().sum(1), "effort": 10 * self.action.square().sum(1)}
+        return {"state": 2 * self._state().square().sum(1), "effort": 2 * self.action.square().sum(1)}
 
     def reset(self, ids: torch.Tensor) -> None:
         self.sim.qpos[ids] = self.uniform(-0.4, 0.4, len(ids), 1)
@@ -440,19 +440,22 @@ def test_the_gain_of_a_linear_regulator_is_that_of_the_riccati_equation(name: st
     gamma = 0.9
     made = algorithm_class(name)
     config = made.Config(
-        hidden=(64, 64), gamma=gamma, batch_size=256, warmup=2000, iteration_steps=1000, learning_rate=1e-3,
-        capacity=100_000, activation="tanh", polyak=0.01,
+        hidden=(64, 64), activation="tanh", gamma=gamma, batch_size=256, warmup=2000, iteration_steps=500,
+        learning_rate=1e-3, polyak=0.02, exploration_noise=(0.3, 0.3), capacity=100_000,
     )  # fmt: skip
     algorithm = made(env, config)
-    for iteration in range(12):
-        if iteration == 8:  # settle: the last of the noise of stochastic gradients out of the gain
-            for optimizer in (algorithm.critic_optimizer, algorithm.policy_optimizer):
-                for group in optimizer.param_groups:
-                    group["lr"] = 1e-4
+    for _ in range(9):
         algorithm.collect(env)
+    for optimizer in (algorithm.critic_optimizer, algorithm.policy_optimizer):
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.1
     states = torch.rand(2000, 2) * 0.6 - 0.3
-    with torch.no_grad():
-        action = algorithm.policy(states * 4.0)
-    gain = -torch.linalg.lstsq(torch.cat((states, torch.ones(2000, 1)), 1), action).solution[:2, 0]
-    expected = torch.from_numpy(_riccati(gamma)[0]).float()
+    gains = []
+    for _ in range(5):  # the mean of a few, for the noise of the gradients stays in each
+        algorithm.collect(env)
+        with torch.no_grad():
+            action = algorithm.policy(states * 4.0)
+        linear = torch.linalg.lstsq(torch.cat((states, torch.ones(2000, 1)), 1), action).solution
+        gains.append(-linear[:2, 0])
+    gain, expected = torch.stack(gains).mean(0), torch.from_numpy(_riccati(gamma)[0]).float()
     assert ((gain - expected).norm() / expected.norm()).item() < 0.05
