@@ -88,7 +88,7 @@ def create(root: Path | str, task: str, algorithm: str, config: Any, seed: int, 
 
 
 def open(path: Path | str) -> Run:
-    """Open the run directory ``path``, the newest run below it, or the run that the checkpoint file ``path`` belongs to.
+    """Open the run directory ``path``, the newest run below it, or the run that the checkpoint ``path`` belongs to.
 
     Raises:
         UserError: ``path`` is none of these, or the run has no checkpoint yet.

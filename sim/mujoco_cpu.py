@@ -45,9 +45,7 @@ class MujocoSimulation(Simulation):
                             "otherwise a diverged world is reset unseen")  # fmt: skip
         _silence_mujoco_warnings()
         self.threads = min(threads or len(os.sched_getaffinity(0)), num_worlds)
-        self._batch = mujoco_batch.Batch(
-            model, nsim=num_worlds, nthread=self.threads, persistent=external_forces
-        )
+        self._batch = mujoco_batch.Batch(model, nsim=num_worlds, nthread=self.threads, persistent=external_forces)
         self.model = self._batch.model
         self.num_worlds = num_worlds
         self.device = torch.device("cpu")

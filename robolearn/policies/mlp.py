@@ -1,6 +1,7 @@
 """Multilayer perceptrons."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -27,7 +28,7 @@ class MLP(nn.Sequential):
     ):
         sizes = [inputs, *hidden]
         layers: list[nn.Module] = []
-        for i, o in zip(sizes[:-1], sizes[1:], strict=True):
+        for i, o in pairwise(sizes):
             layers += [_linear(i, o, 2.0**0.5), ACTIVATIONS[activation]()]
         layers.append(_linear(sizes[-1], outputs, output_gain))
         super().__init__(*layers)
