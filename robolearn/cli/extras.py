@@ -8,8 +8,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "tyro", "yaml",
     ),
     "viewer": ("mjviser", "viser"),
-    "gpu": ("mujoco_warp", "warp"),
-    "robotics": ("gymnasium_robotics",),
     "interop": ("rsl_rl", "skrl", "stable_baselines3"),
     "notebook": ("ipykernel", "jupytext", "nbclient", "nbformat"),
 }  # fmt: skip
