@@ -1,6 +1,7 @@
 """The off-policy core against what theory says of it."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,30 +30,6 @@ _POINT = """<mujoco><option timestep="0.1"><flag autoreset="disable"/></option>
 <actuator><motor joint="x" ctrlrange="-1 1"/></actuator></mujoco>"""
 
 
-@dataclass(kw_only=True)
-class _ConstantConfig(TaskConfig):
-    physics_dt: float = 0.1
-    control_dt: float = 0.1
-    episode_s: float = 1.0
-    weights: dict[str, float] = terms(one=1.0)
-
-
-class _Constant(Task[_ConstantConfig]):
-    """A reward of 1 for ever, cut off every ten steps; the observation tells nothing."""
-
-    Config = _ConstantConfig
-
-    def model(self) -> mujoco.MjModel:
-        return mujoco.MjModel.from_xml_string(_POINT)
-
-    def observe(self) -> dict[str, Terms]:
-        nothing = {"nothing": torch.ones(self.sim.num_worlds)}
-        return {"policy": nothing, "critic": nothing}
-
-    def rewards(self) -> Terms:
-        return {"one": torch.ones(self.sim.num_worlds)}
-
-
 def _env(task: Task[Any], num_envs: int, seed: int = 0) -> Env:
     return Env(task, make_simulation("mujoco", task.model(), num_envs, threads=1), seed)
 
@@ -67,8 +44,10 @@ def _made(name: str, env: Env, seed: int = 0, **changes: Any) -> OffPolicy:
 
 
 @pytest.mark.parametrize("changes", [{}, {"n_steps": 3}, {"critic": "gaussian"}, {"critic": "categorical"}])
-def test_the_value_of_an_endless_constant_reward_is_that_of_no_truncation(changes: dict[str, Any]) -> None:
-    env = _env(_Constant(_ConstantConfig()), 8)
+def test_the_value_of_an_endless_constant_reward_is_that_of_no_truncation(
+    constant_env: Callable[..., Env], changes: dict[str, Any]
+) -> None:
+    env = constant_env(8)
     gamma = 0.9
     options = {"learning_rate": 3e-3, "polyak": 0.2, "value_range": (0.0, 20.0), "iteration_steps": 800}
     algorithm = _made("ddpg", env, gamma=gamma, **options, **changes)
@@ -207,10 +186,10 @@ def test_same_seed_same_parameters_other_seed_others(name: str) -> None:
     assert not torch.equal(trained(0), trained(1))
 
 
-def test_both_precisions_learn_the_same() -> None:
+def test_both_precisions_learn_the_same(constant_env: Callable[..., Env]) -> None:
     values = []
     for precision in ("float32", "bfloat16"):
-        env = _env(_Constant(_ConstantConfig()), 8)
+        env = constant_env(8)
         algorithm = _made(
             "ddpg", env, gamma=0.5, learning_rate=3e-3, polyak=0.05, iteration_steps=300, precision=precision
         )
@@ -357,8 +336,10 @@ def test_every_combination_of_the_axes_learns_from_what_it_sees() -> None:
 
 
 @pytest.mark.parametrize("critic", ["scalar", "gaussian", "categorical"])
-def test_the_average_of_a_constant_reward_is_that_reward_and_nothing_is_in_excess_of_it(critic: str) -> None:
-    env = _env(_Constant(_ConstantConfig(weights={"one": 3.0})), 8)
+def test_the_average_of_a_constant_reward_is_that_reward_and_nothing_is_in_excess_of_it(
+    constant_env: Callable[..., Env], critic: str
+) -> None:
+    env = constant_env(8, reward=3.0)
     options = {"learning_rate": 3e-3, "average_learning_rate": 0.03, "polyak": 0.1, "value_range": (-20.0, 20.0)}
     algorithm = _made("aro_ddpg", env, iteration_steps=500, critic=critic, **options)
     algorithm.collect(env)

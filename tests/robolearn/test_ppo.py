@@ -1,11 +1,9 @@
 """PPO against what theory says of it."""
 
 import copy
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import mujoco
 import pytest
 import torch
 
@@ -17,34 +15,7 @@ from sim.errors import UserError
 from sim.mirror import Mirror
 from tasks.env import Env
 from tasks.registry import make_task
-from tasks.task import Task, TaskConfig, Terms, terms
-
-_POINT = """<mujoco><option timestep="0.02"><flag autoreset="disable"/></option>
-<worldbody><body><joint name="x" type="slide" axis="1 0 0"/><geom size=".1" mass="1"/></body></worldbody>
-<actuator><motor joint="x" ctrlrange="-1 1"/></actuator></mujoco>"""
-
-
-@dataclass(kw_only=True)
-class _ConstantConfig(TaskConfig):
-    physics_dt: float = 0.02
-    episode_s: float = 0.2
-    weights: dict[str, float] = terms(one=1.0)
-
-
-class _Constant(Task[_ConstantConfig]):
-    """A reward of 1 for ever, cut off every ten steps; the observation tells nothing."""
-
-    Config = _ConstantConfig
-
-    def model(self) -> mujoco.MjModel:
-        return mujoco.MjModel.from_xml_string(_POINT)
-
-    def observe(self) -> dict[str, Terms]:
-        nothing = {"nothing": torch.ones(self.sim.num_worlds)}
-        return {"policy": nothing, "critic": nothing}
-
-    def rewards(self) -> Terms:
-        return {"one": torch.ones(self.sim.num_worlds)}
+from tasks.task import Task
 
 
 def _env(task: Task[Any], num_envs: int, seed: int = 0) -> Env:
@@ -55,8 +26,8 @@ def _cartpole(num_envs: int = 8, seed: int = 0) -> Env:
     return _env(make_task("CartPole-Swingup", episode_s=0.5), num_envs, seed)
 
 
-def test_the_value_of_an_endless_constant_reward_is_that_of_no_truncation() -> None:
-    env = _env(_Constant(_ConstantConfig()), 32)
+def test_the_value_of_an_endless_constant_reward_is_that_of_no_truncation(constant_env: Callable[..., Env]) -> None:
+    env = constant_env(32)
     gamma = 0.9
     algorithm = PPO(env, PPOConfig(horizon=20, gamma=gamma, hidden=(16,), learning_rate=3e-3, epochs=20))
     for _ in range(60):
