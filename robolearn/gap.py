@@ -114,16 +114,16 @@ def parameters(config: TrainConfig) -> tuple[Parameter, ...]:
     mass = _base_mass(config)
     lightest, heaviest = (mass * (factor - 1) for factor in trained.base_mass)
     delay = round(trained.action_delay_s * 1e3 / step) * step
-    loads = tuple(round(mass * share, 1) for share in (0.25, 0.5, 0.75, 1.0, 1.5, 2.0))
+    loads = tuple(round(mass * share, 1) for share in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0))
     return (
         Parameter("control delay", "ms", delay, (delay, delay),
-                  tuple(delay + step * n for n in (-4, -2, 0, 1, 2, 3, 4, 5, 6, 8, 10) if delay + step * n >= 0),
+                  tuple(delay + step * n for n in (-4, -2, 0, 2, 4, 6, 8, 10, 13, 16, 20, 24) if delay + step * n >= 0),
                   lambda env, ms: replace(env, action_delay_s=ms / 1e3)),
-        Parameter("foot friction", "of nominal", 1.0, trained.friction, (0.1, 0.2, 0.3, 0.45, 0.6, 1.0, 1.5),
+        Parameter("foot friction", "of nominal", 1.0, trained.friction, (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5),
                   lambda env, factor: replace(env, friction=(factor, factor))),
         Parameter("payload", "kg", 0.0, (lightest, heaviest), (0.0, *loads),
                   lambda env, load: replace(env, base_mass=(1 + load / mass, 1 + load / mass))),
-        Parameter("sensor noise", "of trained", 1.0, (1.0, 1.0), (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0),
+        Parameter("sensor noise", "of trained", 1.0, (1.0, 1.0), (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 12.0, 16.0),
                   _scale_noise),
     )  # fmt: skip
 
@@ -174,7 +174,7 @@ def margin_text(parameter: Parameter, outcomes: Sequence[Outcome], share: float 
         return f"{parameter.name}: falls already at the nominal {parameter.nominal:g} {parameter.unit}"
     ends = [f"{end - parameter.nominal:+.3g} {parameter.unit}" for end in (low, high) if end is not None]
     tried = f"{parameter.values[0]:g} to {parameter.values[-1]:g} {parameter.unit}"
-    return f"{parameter.name}: " + (f"falls at {' and '.join(ends)}" if ends else f"does not fall from {tried}")
+    return f"{parameter.name}: " + (f"falls at {' and '.join(ends)}" if ends else f"bears all that was tried, {tried}")
 
 
 def borne(parameter: Parameter, outcomes: Sequence[Outcome], share: float = FAILURE_SHARE) -> tuple[float, float]:

@@ -123,7 +123,7 @@ def probe(values: tuple[float, ...], nominal: float) -> Parameter:
     ("falls", "margins", "text"),
     [
         # 2 of 20 is the share of 0.1 that counts as failing.
-        ((0, 0, 0, 0, 0), (None, None), "friction: does not fall from 1 to 5 mu"),
+        ((0, 0, 0, 0, 0), (None, None), "friction: bears all that was tried, 1 to 5 mu"),
         ((0, 0, 0, 0, 4), (None, 4.5), "friction: falls at +1.5 mu"),
         ((8, 0, 0, 2, 20), (1.75, 4.0), "friction: falls at -1.25 mu and +1 mu"),
         ((20, 1, 0, 1, 1), (1 + 18 / 19, None), "friction: falls at -1.05 mu"),
