@@ -19,7 +19,7 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> User
     """
     names = sorted(known)
     lowered = {n.lower(): n for n in names}
-    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
     hint = f"did you mean {lowered[close[0]]!r}?" if close else f"known: {', '.join(names) or 'none'}"
     place = f" in {where}" if where else ""
     return UserError(f"unknown {kind} {name!r}{place}; {hint}")

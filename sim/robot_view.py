@@ -38,14 +38,14 @@ class RobotView:
     def __init__(self, sim: Simulation, robot: Robot):
         model = sim.model
         self.sim, self.robot = sim, robot
-        joints = [_find(model, "joint", name) for name in robot.joints]
+        joints = [sim.id_of("joint", name) for name in robot.joints]
         self.position_index = _span([int(model.jnt_qposadr[j]) for j in joints])
         """Where the joints are in ``qpos``."""
         self.velocity_index = _span([int(model.jnt_dofadr[j]) for j in joints])
         """Where the joints are in ``qvel``."""
         self.actuators = _span([_actuator_of(model, j) for j in joints])
         """Where the joints' actuators are in ``ctrl``."""
-        self.base = _find(model, "body", robot.base)
+        self.base = sim.id_of("body", robot.base)
         """Body id of the base."""
         start = int(model.body_jntadr[self.base])
         self.floating = start >= 0 and int(model.jnt_type[start]) == int(mujoco.mjtJoint.mjJNT_FREE)
@@ -56,7 +56,7 @@ class RobotView:
         """(J,) joint positions of the default pose, rad or m."""
         self.joint_range = torch.tensor(model.jnt_range[joints], device=sim.device)
         """(J, 2) lower and upper joint limits, rad or m."""
-        self.feet = [_find(model, "site", name) for name in robot.feet]
+        self.feet = [sim.id_of("site", name) for name in robot.feet]
         """Site ids of the feet."""
 
     @per_step
@@ -135,15 +135,6 @@ def _span(index: list[int]) -> slice | torch.Tensor:
     if index and index == list(range(index[0], index[0] + len(index))):
         return slice(index[0], index[0] + len(index))
     return torch.tensor(index)
-
-
-def _find(model: mujoco.MjModel, kind: str, name: str) -> int:
-    access = getattr(model, kind)
-    try:
-        return int(access(name).id)
-    except KeyError:
-        counts = {"joint": model.njnt, "body": model.nbody, "site": model.nsite}
-        raise unknown(kind, name, [access(i).name for i in range(counts[kind])]) from None
 
 
 def _actuator_of(model: mujoco.MjModel, joint: int) -> int:

@@ -6,6 +6,8 @@ from typing import Any
 import mujoco
 import torch
 
+from sim.errors import unknown
+
 
 class Simulation(ABC):
     """N worlds of one ``mujoco.MjModel``, stepped together.
@@ -68,6 +70,21 @@ class Simulation(ABC):
         Raises:
             UserError: the worlds were made without ``external_forces=True``.
         """
+
+    def id_of(self, kind: str, name: str) -> int:
+        """Return the id of a named ``"body"``, ``"joint"``, ``"site"``, ``"geom"`` or ``"actuator"`` of the model.
+
+        Raises:
+            UserError: the model has none of that name.
+        """
+        counts = {"body": "nbody", "joint": "njnt", "site": "nsite", "geom": "ngeom", "actuator": "nu"}
+        if kind not in counts:
+            raise unknown("kind of object", kind, counts)
+        access = getattr(self.model, kind)
+        names = [access(i).name for i in range(getattr(self.model, counts[kind]))]
+        if name not in names:
+            raise unknown(kind, name, names)
+        return names.index(name)
 
     @abstractmethod
     def expand(self, field: str) -> torch.Tensor:

@@ -105,7 +105,9 @@ def _from_file(target: str) -> type[Task[Any]]:
     filename, _, attribute = target.partition(":")
     path = Path(filename).resolve()
     if not path.is_file():
-        raise UserError(f"no task file {filename}")
+        raise UserError(f"no task file {filename} in {Path.cwd()}; start from the folder that it is relative to")
+    if not attribute:
+        raise UserError(f"{filename} names no class; write {filename}:CLASS")
     # Two files of the same stem must not answer for one another, so the whole path names the module.
     module_name = "task_file_" + "_".join(path.with_suffix("").parts[1:])
     if module_name not in sys.modules:

@@ -81,6 +81,13 @@ class Velocity(JointPositionTask[VelocityConfig]):
     stance_s = 0.3
     """Time a foot should stay in the air or on the ground, s."""
 
+    def __init__(self, config: VelocityConfig):
+        super().__init__(config)
+        feet = self.description.feet
+        if len(feet) != 4:
+            raise UserError(f"the velocity task needs a robot with four feet, sites with a touch sensor "
+                            f"'<site>_contact' each, and {config.robot!r} has {len(feet)}")  # fmt: skip
+
     def setup(self) -> None:
         self.command = self.buffer("command", 3)
         self.command_timer = self.buffer("command_timer")

@@ -78,8 +78,9 @@ def judge(
     about |= {"changes": changes, "robolearn": version("robolearn"), "mujoco": version("mujoco")}
     with failures():
         result = run_episodes(policy.act, env, episodes)
-    folder = policy.path.parent.parent if policy.source == "run" else policy.path.parent  # of checkpoints, of the run
-    return about | result, folder / "eval.json"
+    if policy.source == "run":
+        return about | result, policy.path.parent.parent / "eval.json"  # of the checkpoints' run
+    return about | result, policy.path.with_suffix(".eval.json")  # a folder may hold several policies
 
 
 def run_episodes(act: Any, env: Env, episodes: int) -> dict[str, Any]:

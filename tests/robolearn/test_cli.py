@@ -113,10 +113,10 @@ def test_doctor_says_what_works(capsys: pytest.CaptureFixture[str]):
 
 def test_eval_judges_a_run_and_its_export_alike(run: Path, onnx_file: Path, capsys: pytest.CaptureFixture[str]):
     results = []
-    for source, folder in ((run, run), (onnx_file, onnx_file.parent)):
+    for source, written in ((run, run / "eval.json"), (onnx_file, onnx_file.with_suffix(".eval.json"))):
         assert main(["eval", str(source), "--episodes", "6", "--num-envs", "3"]) == 0
-        assert str(folder / "eval.json") in capsys.readouterr().out
-        results.append(json.loads((folder / "eval.json").read_text()))
+        assert str(written) in capsys.readouterr().out
+        results.append(json.loads(written.read_text()))
     own, exported = results
     assert own["episodes"] == 6
     assert own["task"] == "CartPole-Balance"

@@ -246,6 +246,7 @@ def test_a_saved_state_is_a_copy(go2: mujoco.MjModel):
     [
         (lambda sim: sim.sensor("FR_fot_contact"), "unknown sensor 'FR_fot_contact'; did you mean 'FR_foot_contact'?"),
         (lambda sim: sim.bind("sensor_data"), "unknown MjData field 'sensor_data'; did you mean 'sensordata'?"),
+        (lambda sim: sim.id_of("body", "FL_tigh"), "unknown body 'FL_tigh'; did you mean 'FL_thigh'?"),
         (lambda sim: sim.expand("body_mas"), "unknown MjModel field 'body_mas'; did you mean 'body_mass'?"),
     ],
 )

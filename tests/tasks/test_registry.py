@@ -109,7 +109,8 @@ def test_mistakes_in_a_file_are_one_line(tmp_path: Path):
         message(lambda: registry.make_task(f"{good}:Mnie"))
         == f"unknown task class 'Mnie' in {good}; did you mean 'Mine'?"
     )
-    assert message(lambda: registry.make_task("nowhere.py:Mine")) == "no task file nowhere.py"
+    assert message(lambda: registry.make_task("nowhere.py:Mine")).startswith("no task file nowhere.py in /")
+    assert message(lambda: registry.make_task(str(good))) == f"{good} names no class; write {good}:CLASS"
     assert message(lambda: registry.make_task(f"{broken}:Mine")) == (
         f"{broken} fails to import: ModuleNotFoundError: No module named 'nonexistent_package_of_mine'"
     )

@@ -261,3 +261,11 @@ def test_physics_is_symmetric_under_the_mirrors():
             if terminated.any():
                 break
     assert touched
+
+
+@pytest.mark.parametrize(("robot", "feet"), [("panda", 0), ("g1", 2)])
+def test_a_robot_without_four_feet_is_refused(robot: str, feet: int):
+    with pytest.raises(UserError, match=f"four feet.*'{robot}' has \\d") as caught:
+        make_task(NAME, robot=robot)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(f"has {feet}")
