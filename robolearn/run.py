@@ -6,8 +6,10 @@ runs/<task>/<time>-<algorithm>/
     metrics.jsonl       one object for each iteration
     checkpoints/        see robolearn.checkpoint
     events.out.*        for TensorBoard
+    lock                the id of the process that trains it, locked by that process
 """
 
+import fcntl
 import importlib.metadata
 import json
 import os
@@ -15,6 +17,8 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -66,6 +70,31 @@ class Run:
         if self.checkpoint is not None:
             return self.checkpoint, checkpoint.load(self.checkpoint, device)
         return checkpoint.latest(self.checkpoints, device)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let no other training write here meanwhile; the lock ends with its process, however that ends.
+
+        Raises:
+            UserError: another training holds the lock, or it cannot be written.
+        """
+        path = self.path / "lock"
+        try:
+            file = path.open("a+b", buffering=0)
+        except OSError as e:
+            raise UserError(f"cannot write {path}: {e.strerror}") from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.truncate(0)
+                file.write(b"%d\n" % os.getpid())
+            except BlockingIOError:
+                file.seek(0)
+                holder = file.read().decode().strip()
+                raise UserError(f"{self.path} is being trained by process {holder}") from None
+            except OSError as e:
+                raise UserError(f"cannot lock {path}: {e.strerror}") from None
+            yield
 
 
 def create(root: Path | str, task: str, algorithm: str, config: Any, seed: int, device: str) -> Run:

@@ -17,7 +17,7 @@ import tyro
 
 from robolearn import checkpoint
 from robolearn.algorithms.registry import Algorithm, algorithm_class
-from robolearn.config import from_dict, load_yaml, to_dict, updated
+from robolearn.config import from_dict, load_yaml, save_yaml, to_dict, updated
 from robolearn.log import Log
 from robolearn.presets import preset
 from robolearn.run import Run
@@ -142,13 +142,18 @@ def train(config: TrainConfig, run: Run, resume: bool = False, init: Run | None 
     Args:
         config: what to train.
         run: where to write.
-        resume: go on from the run's checkpoint, bit for bit as if it had never stopped.
+        resume: go on from the run's checkpoint, bit for bit as if it had never stopped; the run keeps ``config``.
         init: begin with the policy of this run's checkpoint, its normaliser included; nothing else of it is taken.
 
     Raises:
-        UserError: the config, or a checkpoint under it, does not fit the task.
+        UserError: the config, or a checkpoint under it, does not fit the task, or another process trains the run.
         TrainingFailed: a term of the task is not finite, or the disk is full.
     """
+    with run.locked():
+        return _train(config, run, resume, init)
+
+
+def _train(config: TrainConfig, run: Run, resume: bool, init: Run | None) -> Outcome:
     # Ours all come from generators of their own; a user's task may draw from these.
     random.seed(config.seed)
     np.random.seed(config.seed % 2**32)  # noqa: NPY002
@@ -158,6 +163,7 @@ def train(config: TrainConfig, run: Run, resume: bool = False, init: Run | None 
     done, seconds = 0, 0.0
     if resume:
         done, seconds = _restore(run, config, algorithm, env)
+        save_yaml(run.config, config)
     elif init is not None:
         _initialise(init, config, algorithm)
     total = -(-config.steps // algorithm.steps_per_iteration)

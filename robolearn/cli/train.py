@@ -8,7 +8,7 @@ from robolearn import run as runs
 from robolearn.algorithms.registry import ALGORITHMS
 from robolearn.cli import flags
 from robolearn.cli.parser import Failure, Parser, failures
-from robolearn.config import save_yaml, updated
+from robolearn.config import updated
 from robolearn.log import print_table, read_metrics
 from robolearn.run import Run
 from robolearn.training import Outcome, TrainConfig, TrainingFailed, default_config, load_config, make_env, train
@@ -73,10 +73,7 @@ def _resume(task: str | None, algo: str | None, opened: Run, words: Sequence[str
             flag = "--" + name.replace("_", "-")
             anew = f"robolearn train {saved.task} --init {opened.path}"
             raise UserError(f"{flag} cannot change when a run is resumed; for a new run with its policy: {anew}")
-    config = updated(saved, changes)
-    if changes:
-        save_yaml(opened.config, config)
-    _report(opened, train_or_explain(config, opened, resume=True))
+    _report(opened, train_or_explain(updated(saved, changes), opened, resume=True))
     return 0
 
 

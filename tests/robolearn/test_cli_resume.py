@@ -253,3 +253,15 @@ def test_init_takes_the_policy_and_nothing_else(cli: CommandLine, tmp_path: Path
     assert differing(begun["algorithm"]["policy"], trained(first)["algorithm"]["policy"]) == []
     assert begun["iteration"] == 0
     assert json.dumps(sorted(begun["algorithm"]["optimizer"]["state"])) == "[]"
+
+
+def test_a_run_that_is_being_trained_is_not_resumed(cli: CommandLine, tmp_path: Path):
+    pid = cli.start(f"train {TINY} --steps 1e9 --threads 1".split())
+    run = wait_for(tmp_path / "runs", 0)
+    config = (run / "config.yaml").read_text()
+    command = [sys.executable, "-m", "robolearn.cli", "train", "--resume", str(run), "--steps", "2e9"]
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    kill_and_collect(cli, pid)
+    assert refused.returncode == 2, refused.stderr
+    assert refused.stderr == f"robolearn train: {run} is being trained by process {pid}\n"
+    assert (run / "config.yaml").read_text() == config

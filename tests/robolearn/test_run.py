@@ -1,6 +1,7 @@
 """The run directory."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,3 +105,12 @@ def test_a_place_that_cannot_be_written(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write a run into"):
         make(tmp_path / "file")
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path):
+    made = make(tmp_path)
+    refused = f"^{made.path} is being trained by process {os.getpid()}$"
+    with made.locked(), pytest.raises(UserError, match=refused), run.Run(made.path).locked():
+        raise AssertionError("locked twice")
+    with made.locked():
+        assert (made.path / "lock").read_text() == f"{os.getpid()}\n"
