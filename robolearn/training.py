@@ -146,7 +146,8 @@ def train(config: TrainConfig, run: Run, resume: bool = False, init: Run | None 
         init: begin with the policy of this run's checkpoint, its normaliser included; nothing else of it is taken.
 
     Raises:
-        UserError: the config, or a checkpoint under it, does not fit the task, or another process trains the run.
+        UserError: the config, or a checkpoint under it, does not fit the task; another process trains the run;
+            or a run to resume has done all of its steps.
         TrainingFailed: a term of the task is not finite, or the disk is full.
     """
     with run.locked():
@@ -163,6 +164,9 @@ def _train(config: TrainConfig, run: Run, resume: bool, init: Run | None) -> Out
     done, seconds = 0, 0.0
     if resume:
         done, seconds = _restore(run, config, algorithm, env)
+        if done * algorithm.steps_per_iteration >= config.steps:
+            steps = f"{done * algorithm.steps_per_iteration:,}"
+            raise UserError(f"{run.path} has already done {steps} steps; give more with --steps")
         save_yaml(run.config, config)
     elif init is not None:
         _initialise(init, config, algorithm)

@@ -265,3 +265,15 @@ def test_a_run_that_is_being_trained_is_not_resumed(cli: CommandLine, tmp_path: 
     assert refused.returncode == 2, refused.stderr
     assert refused.stderr == f"robolearn train: {run} is being trained by process {pid}\n"
     assert (run / "config.yaml").read_text() == config
+
+
+@pytest.mark.parametrize("more", ["", "--steps 32", "--steps 17"])
+def test_a_run_that_has_done_its_steps_is_not_resumed(cli: CommandLine, tmp_path: Path, more: str):
+    assert cli.run(f"train {TINY} --steps 32 --threads 1".split())[0] == 0
+    run = only_run(tmp_path / "runs")
+    files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "lock"}
+    status, output = cli.run(f"train --resume {run} {more}".split())
+    assert status == 2
+    assert output == f"robolearn train: {run} has already done 32 steps; give more with --steps\n"
+    assert {path: path.read_bytes() for path in files} == files
+    assert {path for path in run.rglob("*") if path.is_file() and path.name != "lock"} == set(files)
