@@ -15,10 +15,11 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -71,6 +72,15 @@ class Run:
             return self.checkpoint, checkpoint.load(self.checkpoint, device)
         return checkpoint.latest(self.checkpoints, device)
 
+    def discard_if_empty(self) -> bool:
+        """Remove the run, and its task's folder if nothing else is there, unless it has a checkpoint; return if so."""
+        if checkpoint.files(self.checkpoints):
+            return False
+        shutil.rmtree(self.path, ignore_errors=True)
+        with suppress(OSError):
+            self.path.parent.rmdir()
+        return True
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Let no other training write here meanwhile; the lock ends with its process, however that ends.
@@ -107,10 +117,14 @@ def create(root: Path | str, task: str, algorithm: str, config: Any, seed: int, 
     now = datetime.now().astimezone()
     try:
         run = Run(_new_directory(folder, f"{now:%Y-%m-%d_%H-%M-%S}", algorithm))
-        run.checkpoints.mkdir()
-        save_yaml(run.config, config)
-        about = {"started": now.isoformat(timespec="seconds")} | environment(seed, device)
-        run.environment.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        try:
+            run.checkpoints.mkdir()
+            save_yaml(run.config, config)
+            about = {"started": now.isoformat(timespec="seconds")} | environment(seed, device)
+            run.environment.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        except BaseException:
+            run.discard_if_empty()
+            raise
     except OSError as e:
         raise UserError(f"cannot write a run into {folder}: {e.strerror}") from None
     return run

@@ -78,20 +78,26 @@ def _resume(task: str | None, algo: str | None, opened: Run, words: Sequence[str
 
 
 def train_or_explain(config: TrainConfig, into: Run, resume: bool = False, init: Run | None = None) -> Outcome:
-    """Train to the end and return what came of it.
+    """Train to the end and return what came of it; a run that ends before its first checkpoint is removed.
 
     Raises:
         UserError: the config or a checkpoint does not fit.
         Failure: the training could not go on.
-        KeyboardInterrupt: it was interrupted; says how to go on.
+        KeyboardInterrupt: it was interrupted; says how to go on, or that nothing was saved.
     """
     again = f"robolearn train --resume {shlex.quote(str(into.path))}"
     try:
         outcome = train(config, into, resume, init)
     except TrainingFailed as error:
+        into.discard_if_empty()
         raise Failure(str(error)) from error
     except KeyboardInterrupt:
+        if into.discard_if_empty():
+            raise KeyboardInterrupt("interrupted before the first checkpoint; nothing was saved") from None
         raise KeyboardInterrupt(f"interrupted; go on from the last checkpoint with: {again}") from None
+    except BaseException:
+        into.discard_if_empty()
+        raise
     if not outcome.finished:
         raise KeyboardInterrupt(f"stopped and saved after {outcome.steps:,} of {config.steps:,} steps; "
                                 f"go on with: {again}")  # fmt: skip

@@ -24,6 +24,21 @@ GO2 = "Go2-Velocity-Flat --num-envs 8 --env.episode-s 1 --algorithm.hidden 16 16
 TINY = """CartPole-Balance --num-envs 2 --algorithm.horizon 8 --algorithm.epochs 1 --algorithm.minibatches 1
     --algorithm.hidden 4"""
 
+SLOW = """
+import time
+from pathlib import Path
+
+from tasks.cartpole import CartPoleBalance
+
+
+class Slow(CartPoleBalance):
+    def model(self):
+        if list(Path("runs").glob("*/*/environment.json")):  # once, for the training itself
+            Path("waiting").touch()
+            time.sleep(60)
+        return super().model()
+"""
+
 
 _SERVER = """
 import json, os, resource, sys
@@ -277,3 +292,26 @@ def test_a_run_that_has_done_its_steps_is_not_resumed(cli: CommandLine, tmp_path
     assert output == f"robolearn train: {run} has already done 32 steps; give more with --steps\n"
     assert {path: path.read_bytes() for path in files} == files
     assert {path for path in run.rglob("*") if path.is_file() and path.name != "lock"} == set(files)
+
+
+def test_an_interrupt_before_the_first_checkpoint_leaves_nothing(cli: CommandLine, tmp_path: Path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    pid = cli.start(["train", "slow.py:Slow", "--threads", "1"])
+    end = time.monotonic() + 60.0
+    while not (tmp_path / "waiting").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert only_run(tmp_path / "runs").is_dir()
+    os.kill(pid, signal.SIGINT)
+    status, output = cli.wait()
+    assert status == 130
+    assert output == "robolearn train: interrupted before the first checkpoint; nothing was saved\n"
+    assert list((tmp_path / "runs").glob("*")) == []
+
+
+def test_a_policy_that_does_not_fit_leaves_no_run(cli: CommandLine, tmp_path: Path):
+    assert cli.run(f"train {TINY} --steps 16 --threads 1 --runs first".split())[0] == 0
+    first = only_run(tmp_path / "first")
+    status, output = cli.run(["train", "CartPole-Balance", "--threads", "1", "--runs", "second", "--init", str(first)])
+    assert status == 2, output
+    assert "does not fit the networks" in output
+    assert list((tmp_path / "second").glob("*")) == []

@@ -114,3 +114,22 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path):
         raise AssertionError("locked twice")
     with made.locked():
         assert (made.path / "lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_a_run_without_a_checkpoint_is_discarded(tmp_path: Path):
+    first, second = make(tmp_path), make(tmp_path)
+    checkpoint.save_numbered(first.checkpoints, 0, {})
+    assert second.discard_if_empty()
+    assert not second.path.exists()
+    assert not first.discard_if_empty()
+    assert first.load() == (checkpoint.files(first.checkpoints)[0], {})
+
+
+def test_an_interrupt_while_a_run_is_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(seed: int, device: str):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "environment", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path)
+    assert list(tmp_path.iterdir()) == []
