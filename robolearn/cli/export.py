@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.errors import ContractError
+from deploy.runtime import read_contract
+from robolearn import run as runs
 from robolearn.cli.parser import Failure, Parser
 from robolearn.exporting import export
 from sim.errors import UserError
@@ -22,10 +24,14 @@ def run(arguments: Sequence[str]) -> int:
     options = parser.parse(arguments)
     if options.output is not None and options.output.suffix != ".onnx":
         raise UserError(f"--output: expected a file name that ends in .onnx, not {str(options.output)!r}")
+    opened = runs.open(options.run)
     try:
-        path = export(options.run, options.output)
+        path = export(opened.checkpoint or opened.path, options.output)
+        iteration = read_contract(path).provenance.iteration
     except ContractError as error:
         raise Failure(str(error)) from error
+    untrained = "" if iteration else ": untrained"
+    print(f"the policy of {opened.path} after iteration {iteration}{untrained}")
     print(f"{path}  (verified against torch)")
     print(f"robolearn eval {shlex.quote(str(path))}")
     print(f"robolearn deploy {shlex.quote(str(path))} --robot sim")

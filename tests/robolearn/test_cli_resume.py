@@ -315,3 +315,14 @@ def test_a_policy_that_does_not_fit_leaves_no_run(cli: CommandLine, tmp_path: Pa
     assert status == 2, output
     assert "does not fit the networks" in output
     assert list((tmp_path / "second").glob("*")) == []
+
+
+def test_export_says_what_it_exported(cli: CommandLine, tmp_path: Path):
+    assert cli.run(f"train {TINY} --steps 32 --threads 1 --checkpoint-every 1".split())[0] == 0
+    run = only_run(tmp_path / "runs").relative_to(tmp_path)
+    status, output = cli.run(["export", "runs"])
+    assert status == 0, output
+    assert output.splitlines()[0] == f"the policy of {run} after iteration 2"
+    status, output = cli.run(["export", str(run / "checkpoints" / "iteration-00000000.pt")])
+    assert status == 0, output
+    assert output.splitlines()[0] == f"the policy of {run} after iteration 0: untrained"
