@@ -1,14 +1,11 @@
 """One training, whatever the algorithm."""
 
 import random
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -18,6 +15,7 @@ import tyro
 from robolearn import checkpoint
 from robolearn.algorithms.registry import Algorithm, algorithm_class
 from robolearn.config import from_dict, load_yaml, save_yaml, to_dict, updated
+from robolearn.interrupts import interrupts
 from robolearn.log import Log
 from robolearn.presets import preset
 from robolearn.run import Run
@@ -174,7 +172,7 @@ def _train(config: TrainConfig, run: Run, resume: bool, init: Run | None) -> Out
     began = monotonic() - seconds
     saved = done if resume else -1
     try:
-        with _interrupts() as interrupted, Log(run, done, total, algorithm.steps_per_iteration) as log:
+        with interrupts() as interrupted, Log(run, done, total, algorithm.steps_per_iteration) as log:
             while done < total and not interrupted.is_set():
                 if saved < 0 or done - saved == config.checkpoint_every:
                     _save(run, config, algorithm, env, done, monotonic() - began)
@@ -253,27 +251,3 @@ def _fitting(path: Path) -> Iterator[None]:
     except (RuntimeError, KeyError, ValueError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise UserError(f"{path} does not fit the networks of this config: {reason}") from None
-
-
-@contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """Turn the first interrupt or termination signal into an event; a second one ends the program at once."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    handled = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in handled}
-
-    def note(number: int, frame: FrameType | None) -> None:
-        del frame
-        event.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    for number in handled:
-        signal.signal(number, note)
-    try:
-        yield event
-    finally:
-        for number in handled:
-            signal.signal(number, before[number])

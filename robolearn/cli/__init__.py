@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from deploy.errors import ContractError
 from robolearn.cli.extras import extra_of
 from robolearn.cli.parser import Failure
+from robolearn.interrupts import interrupts
 from sim.errors import UserError, unknown
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -41,7 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if name not in COMMANDS:
             raise unknown("command", name, COMMANDS)
-        return importlib.import_module(f"robolearn.cli.{COMMANDS[name][0]}").run(rest)
+        with interrupts() as interrupted:  # raised inside an import, it may be lost or come out as another error
+            command = importlib.import_module(f"robolearn.cli.{COMMANDS[name][0]}")
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        return command.run(rest)
     except SystemExit as done:  # argparse has printed the help
         return int(done.code or 0)
     except Failure as error:

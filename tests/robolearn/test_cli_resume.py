@@ -326,3 +326,28 @@ def test_export_says_what_it_exported(cli: CommandLine, tmp_path: Path):
     status, output = cli.run(["export", str(run / "checkpoints" / "iteration-00000000.pt")])
     assert status == 0, output
     assert output.splitlines()[0] == f"the policy of {run} after iteration 0: untrained"
+
+
+IMPORTING = """
+import signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "robolearn.cli.train":
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:  # as in a callback of the import system, which drops what is raised there
+                pass
+
+from robolearn.cli import main
+sys.meta_path.insert(0, Interrupting())
+sys.exit(main(["train", "CartPole-Balance"]))
+"""
+
+
+def test_an_interrupt_while_a_command_is_imported_is_one_line(tmp_path: Path):
+    command = [sys.executable, "-c", IMPORTING]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "robolearn train: interrupted\n")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,31 @@
+"""Interrupts that wait until the program can stop in order."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def interrupts() -> Iterator[threading.Event]:
+    """Turn the first interrupt or termination signal into an event; a second one ends the program at once."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    handled = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in handled}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        del frame
+        event.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in handled:
+        signal.signal(number, note)
+    try:
+        yield event
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])
