@@ -224,6 +224,6 @@ def _git(file: Path) -> dict[str, Any] | None:
 
     try:
         git("ls-files", "--error-unmatch", file.name)
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -62,6 +62,8 @@ class TrainConfig:
         for name in ("num_envs", "steps", "checkpoint_every", "torch_threads"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.seed < 2**63:
+            raise UserError(f"seed must be from 0 to 2^63 - 1, not {self.seed}")
         if self.threads < 0:
             raise UserError(f"threads must not be negative, not {self.threads}")
 

@@ -27,12 +27,16 @@ def run(arguments: Sequence[str]) -> int:
     opened = runs.open(options.run)
     try:
         path = export(opened.checkpoint or opened.path, options.output)
-        iteration = read_contract(path).provenance.iteration
+        contract = read_contract(path)
     except ContractError as error:
         raise Failure(str(error)) from error
+    iteration = contract.provenance.iteration
     untrained = "" if iteration else ": untrained"
     print(f"the policy of {opened.path} after iteration {iteration}{untrained}")
     print(f"{path}  (verified against torch)")
     print(f"robolearn eval {shlex.quote(str(path))}")
-    print(f"robolearn deploy {shlex.quote(str(path))} --robot sim")
+    if contract.action.type == "position":
+        assert contract.golden is not None
+        print(f"robolearn deploy {shlex.quote(str(path))} --robot sim")
+        print(f"to a robot go both {path.name} and {contract.golden.file}")
     return 0

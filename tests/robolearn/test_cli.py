@@ -214,6 +214,8 @@ def refused(command: str, capsys: pytest.CaptureFixture[str], status: int = 2) -
         ("train CartPole-Balance --num_envs 4.5", "--num-envs: expected a whole number, not '4.5'"),
         ("train CartPole-Balance --num-envs 0", "num_envs must be at least 1, not 0"),
         ("train CartPole-Balance --num-envs", "--num-envs: expected a whole number, not 'nothing'"),
+        ("train CartPole-Balance --seed 99999999999999999999", "seed must be from 0 to 2^63 - 1"),
+        ("train CartPole-Balance --seed -1", "seed must be from 0 to 2^63 - 1, not -1"),
         ("train CartPole-Balance --seed 1 --seed 2", "--seed is given twice"),
         ("train CartPole-Balance extra", "unexpected argument 'extra'"),
         ("train CartPole-Balance --algorithm.gama 1", "did you mean '--algorithm.gamma'?"),
