@@ -9,7 +9,7 @@ import torch
 from sim import quaternion
 from sim.errors import unknown
 from sim.mirror import Mirror, partners
-from sim.robot import Robot
+from sim.robot import Robot, joint_actuators
 from sim.simulation import Simulation
 
 
@@ -43,7 +43,11 @@ class RobotView:
         """Where the joints are in ``qpos``."""
         self.velocity_index = _span([int(model.jnt_dofadr[j]) for j in joints])
         """Where the joints are in ``qvel``."""
-        self.actuators = _span([_actuator_of(model, j) for j in joints])
+        driven = joint_actuators(model)
+        for name, joint in zip(robot.joints, joints, strict=True):
+            if joint not in driven:
+                raise unknown("actuated joint", name, [model.joint(j).name for j in driven])
+        self.actuators = _span([driven[j] for j in joints])
         """Where the joints' actuators are in ``ctrl``."""
         self.base = sim.id_of("body", robot.base)
         """Body id of the base."""
@@ -135,11 +139,3 @@ def _span(index: list[int]) -> slice | torch.Tensor:
     if index and index == list(range(index[0], index[0] + len(index))):
         return slice(index[0], index[0] + len(index))
     return torch.tensor(index)
-
-
-def _actuator_of(model: mujoco.MjModel, joint: int) -> int:
-    for actuator in range(model.nu):
-        if int(model.actuator_trnid[actuator, 0]) == joint:
-            return actuator
-    known = [model.joint(int(model.actuator_trnid[a, 0])).name for a in range(model.nu)]
-    raise unknown("actuated joint", model.joint(joint).name, known)

@@ -168,3 +168,16 @@ def test_a_part_the_model_lacks_is_named_with_the_nearest(change: dict, message:
     with pytest.raises(UserError) as error:
         RobotView(sim, Robot(**{**vars(view.robot), **change}))
     assert str(error.value) == message
+
+
+def test_an_actuator_of_a_tendon_is_not_taken_for_a_joints(tmp_path):
+    """Tendon 0 and joint 0 have the same number, and the tendon's actuator comes first."""
+    path = tmp_path / "cable.xml"
+    path.write_text(
+        """<mujoco><option><flag autoreset="disable"/></option><worldbody><body name="arm">
+        <joint name="elbow" axis="0 1 0"/><geom size="0.1" mass="1"/></body></worldbody>
+        <tendon><fixed name="cable"><joint joint="elbow" coef="1"/></fixed></tendon>
+        <actuator><motor tendon="cable" ctrlrange="-1 1"/><motor joint="elbow" ctrlrange="-1 1"/></actuator></mujoco>"""
+    )
+    view = RobotView(MujocoSimulation(mujoco.MjModel.from_xml_path(str(path)), 2, threads=1), load_robot(str(path)))
+    assert view.actuators == slice(1, 2)
