@@ -117,19 +117,23 @@ def files(folder: Path) -> list[Path]:
 
 
 def latest(folder: Path, device: str = "cpu") -> tuple[Path, dict[str, Any]]:
-    """Return the newest checkpoint in a folder that loads: its path and payload. One that does not is warned of.
+    """Return the newest checkpoint in a folder that loads: its path and payload. Newer ones that do not are warned of.
 
     Raises:
         UserError: there is none.
     """
-    found = files(folder)
+    found, refused = files(folder), []
     for path in reversed(found):
         try:
-            return path, load(path, device)
+            payload = load(path, device)
         except UserError as e:
-            _log.warning("%s; trying the checkpoint before it", e)
+            refused.append(str(e))
+            continue
+        for reason in refused:
+            _log.warning("%s; taking a checkpoint before it", reason)
+        return path, payload
     if found:
-        raise UserError(f"none of the {len(found)} checkpoints in {folder} can be loaded")
+        raise UserError(f"none of the {len(found)} checkpoints in {folder} can be loaded: {'; '.join(refused)}")
     raise UserError(f"there is no checkpoint in {folder}")
 
 

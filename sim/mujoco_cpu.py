@@ -11,6 +11,7 @@ import torch
 from mujoco import batch as mujoco_batch
 
 from sim.errors import UserError, unknown
+from sim.memory import check_fits
 from sim.simulation import Simulation
 
 _DIVERGENCE = [int(w) for w in (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL,
@@ -36,13 +37,18 @@ class MujocoSimulation(Simulation):
             external_forces: whether `external_forces` will be asked for; each world then keeps its ``mjData``, 0.2 MB.
 
         Raises:
-            UserError: N is not positive, or the model resets diverged worlds behind the caller's back.
+            UserError: N is not positive or more than fits into memory, or the model resets diverged worlds behind
+                the caller's back.
         """
         if num_worlds < 1:
             raise UserError(f"num_envs must be at least 1, not {num_worlds}")
         if not model.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_AUTORESET):
             raise UserError('the model needs <option><flag autoreset="disable"/></option>: '
                             "otherwise a diverged world is reset unseen")  # fmt: skip
+        world = 8 * mujoco.mj_stateSize(model, int(mujoco.mjtState.mjSTATE_INTEGRATION))
+        if external_forces:
+            world += int(mujoco.MjData(model).nbuffer)
+        check_fits(f"the state of {num_worlds:,} worlds", num_worlds * world, torch.device("cpu"), "lower --num-envs")
         _silence_mujoco_warnings()
         self.threads = min(threads or len(os.sched_getaffinity(0)), num_worlds)
         self._batch = mujoco_batch.Batch(model, nsim=num_worlds, nthread=self.threads, persistent=external_forces)

@@ -31,10 +31,11 @@ def spo(ratio: torch.Tensor, advantage: torch.Tensor, epsilon: float) -> torch.T
 
 
 def dropout(ratio: torch.Tensor, advantage: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """PPO's clipped surrogate without the steps whose ratio is off by more than 2 eps (Lin et al. 2023).
+    """PPO's clipped surrogate without the steps whose ratio is off by more than 2 eps, after D-PPO (Xie et al. 2023).
 
-    The variance of r A grows with the square of the ratio; what bounds the ratio bounds it. The margin beyond eps is
-    where steps that went the wrong way are still called back.
+    D-PPO drops samples to bound the variance of r A, which grows with the square of the ratio; that what bounds the
+    ratio decides is our choice of criterion. The margin beyond eps is where steps that went the wrong way are still
+    called back.
     """
     return torch.where((ratio - 1).abs() <= 2 * epsilon, clip(ratio, advantage, epsilon), 0.0)
 

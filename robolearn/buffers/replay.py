@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from robolearn.buffers.memory import check_fits
 from sim.errors import UserError
+from sim.memory import check_fits
 
 _REWARD, _TERMINATED, _TRUNCATED = "reward", "terminated", "truncated"
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from robolearn.buffers import memory
 from robolearn.buffers.replay import Replay
+from sim import memory
 from sim.errors import UserError
 
 CPU = torch.device("cpu")
@@ -104,10 +104,6 @@ def test_a_replay_larger_than_the_free_memory_is_refused_before_it_is_made(monke
         Replay(1, 1, {"obs": 100}, CPU).add({"obs": row}, flag, flag, flag)
     monkeypatch.setattr(memory, "free_memory", lambda device: 412)
     Replay(1, 1, {"obs": 100}, CPU).add({"obs": row}, flag, flag, flag)
-
-
-def test_free_memory_is_some_of_what_the_machine_has() -> None:
-    assert 1e6 < memory.free_memory(CPU) < 1e14
 
 
 @pytest.mark.parametrize("steps", [5, 16, 21])
