@@ -93,7 +93,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 """By algorithm and task: fields of `robolearn.training.TrainConfig` that differ from its defaults."""
 
 _ANY_TASK: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(_GRADIENT_A_STEP, _ONE_WORLD),
+    **dict.fromkeys((*_GRADIENT_A_STEP, "avg"), _ONE_WORLD),
     **{name: {"num_envs": 128} for name in _MANY_WORLDS},
 }
 """By algorithm: the same for tasks without a preset."""

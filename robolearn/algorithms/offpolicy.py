@@ -43,7 +43,7 @@ class OffPolicy:
         self.config, c = config, config
         self.device, self.num_envs = env.device, env.num_envs
         torch.manual_seed(seed)
-        low, high = _bounds(env)
+        low, high = action_bounds(env)
         sizes = {group: sum(env.observation_terms[group].values()) for group in ("policy", "critic")}
         self.policy = make_policy(c, sizes["policy"], low, high).to(self.device)
         self.critic = make_critic(c).to(self.device)
@@ -69,11 +69,11 @@ class OffPolicy:
         fields = {"policy": sizes["policy"], self._critic_group: sizes["critic"]}
         fields |= {f"next_{name}": size for name, size in fields.items()} | {"action": len(low)}
         self.replay = Replay(
-            c.capacity, self.num_envs, fields, self.device, _drawn_seed(), n_steps=c.n_steps, gamma=self.target.gamma
+            c.capacity, self.num_envs, fields, self.device, drawn_seed(), n_steps=c.n_steps, gamma=self.target.gamma
         )
         if c.batch_size > self.replay.steps * self.num_envs:
             raise UserError(f"batch_size {c.batch_size} is more than the replay's capacity for {self.num_envs} worlds")
-        self.generator = torch.Generator(self.device).manual_seed(_drawn_seed())
+        self.generator = torch.Generator(self.device).manual_seed(drawn_seed())
         self.started = False
         self.env_steps, self.critic_steps, self.policy_steps = 0, 0, 0
         self._sums: dict[str, tuple[torch.Tensor, int]] = {}
@@ -216,7 +216,7 @@ class OffPolicy:
             self._sums[name] = (total + value.detach(), count + 1)
 
 
-def _bounds(env: Env) -> tuple[torch.Tensor, torch.Tensor]:
+def action_bounds(env: Env) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the limits (A,) of the action.
 
     Raises:
@@ -231,7 +231,7 @@ def _bounds(env: Env) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(low), torch.from_numpy(high)
 
 
-def _drawn_seed() -> int:
+def drawn_seed() -> int:
     """Return a seed from the global generator: streams of their own for what is drawn independently."""
     return int(torch.randint(2**62, ()))
 

@@ -20,6 +20,12 @@ ALGORITHMS: dict[str, str] = {
     "mdpo_off": "robolearn.algorithms.offpolicy_presets:MDPO",
     "pmoe": "robolearn.algorithms.offpolicy_presets:PMOE",
     "aro_ddpg": "robolearn.algorithms.offpolicy_presets:ARODDPG",
+    "sb3:a2c": "robolearn.algorithms.sb3:A2C",
+    "sb3:ddpg": "robolearn.algorithms.sb3:DDPG",
+    "sb3:ppo": "robolearn.algorithms.sb3:PPO",
+    "sb3:sac": "robolearn.algorithms.sb3:SAC",
+    "sb3:td3": "robolearn.algorithms.sb3:TD3",
+    "avg": "robolearn.algorithms.avg:AVG",
 }
 """Where the class of each algorithm is."""
 
@@ -53,7 +59,7 @@ def algorithm_class(name: str) -> Any:
     """Return the class of an algorithm; its ``Config`` is the class of its config.
 
     Raises:
-        UserError: there is no such algorithm.
+        UserError: there is no such algorithm, or the package it comes from is not installed.
     """
     if name not in ALGORITHMS:
         raise unknown("algorithm", name, ALGORITHMS)
@@ -63,6 +69,8 @@ def algorithm_class(name: str) -> Any:
 
 def policy_of(name: str, env: Env, config: Any, state: dict[str, Any]) -> torch.nn.Module:
     """Return the policy that an algorithm's saved state holds; the number of worlds may be another."""
-    policy = algorithm_class(name)(env, config).policy
+    cls = algorithm_class(name)
+    # A class whose algorithm is costly to make, or needs more than the policy does, says how to make that alone.
+    policy = cls.policy_for(env, config) if hasattr(cls, "policy_for") else cls(env, config).policy
     policy.load_state_dict(state["policy"])
     return policy
