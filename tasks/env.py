@@ -1,5 +1,6 @@
 """The environment: a task in N worlds, in the shape of Isaac Lab's environments."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -9,23 +10,17 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from sim.errors import UserError, unknown
+from sim.mirror import Mirror
 from sim.simulation import Simulation
 from tasks.events import Event
 from tasks.observations import Observations
 from tasks.rewards import Rewards
 from tasks.task import Task
-
-Observation = dict[str, torch.Tensor]
-"""The groups ``"policy"`` (N, D) and ``"critic"`` (N, Dc), float32, on the environment's device."""
+from tasks.vector_env import Observation, Step, VectorEnv
 
 
-class Env:
-    """A task in N worlds. Finished worlds are reset inside ``step`` (autoreset SAME_STEP).
-
-    ``extras["final_obs"]`` holds the true last observation of every step, before any reset; it equals the returned
-    observation in the worlds that go on. ``extras["terminations"]`` and ``extras["metrics"]`` hold the step's named
-    (N,) flags and measures, and ``extras["log"]`` means over the episodes that just ended.
-    """
+class Env(VectorEnv):
+    """A task in N worlds. Finished worlds are reset inside ``step`` (autoreset SAME_STEP), so every row is valid."""
 
     render_mode = None
 
@@ -77,7 +72,7 @@ class Env:
         self.observations = Observations(task, self._generator)
         self.rewards = Rewards(task)
         self.observation_terms = self.observations.terms
-        """The names and sizes of the terms of each group, in order."""
+        self.one_observation = self.observations.one
         self.single_observation_space = gymnasium.spaces.Dict({
             group: gymnasium.spaces.Box(-np.inf, np.inf, (sum(sizes.values()),), np.float32)
             for group, sizes in self.observation_terms.items()
@@ -96,7 +91,6 @@ class Env:
 
     @property
     def episode_length_buf(self) -> torch.Tensor:
-        """(N,) int64 number of steps since the last reset; may be written to spread out the truncations."""
         return self._episode_length
 
     @episode_length_buf.setter
@@ -108,15 +102,6 @@ class Env:
         self._generator.manual_seed(seed)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict]:
-        """Start a new episode and return the observation and the extras.
-
-        Args:
-            seed: restarts the generator, as ``seed`` does.
-            options: Gymnasium's ``{"reset_mask": (N,) bool}`` resets only the worlds it marks; None resets all.
-
-        Raises:
-            UserError: there is no such option, or the mask has the wrong shape.
-        """
         mask = self._mask(options or {})
         if seed is not None:
             self.seed(seed)
@@ -124,20 +109,10 @@ class Env:
         self._reset_worlds(ids)
         self._forget(ids)
         self.obs_buf = _merge(mask, self.observations.compute(self.common_step_counter), self.obs_buf)
-        self.extras = {"log": {}, "final_obs": self.obs_buf, "terminations": {}, "metrics": {}}
+        self.extras = {"log": {}, "final_obs": self.obs_buf, "terminations": {}, "metrics": {}, "outcomes": {}}
         return self.obs_buf, self.extras
 
-    def step(
-        self, action: torch.Tensor
-    ) -> tuple[Observation, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
-        """Apply actions (N, A), clipped to the action space, for one control step.
-
-        Returns:
-            The observation groups, the reward (N,) float32, terminated (N,) bool, truncated (N,) bool, the extras.
-
-        Raises:
-            UserError: an action, or a term of a world whose physics is sound, is not finite.
-        """
+    def step(self, action: torch.Tensor) -> Step:
         task = self.task
         self._act(action)
         self._episode_length += 1
@@ -174,11 +149,21 @@ class Env:
             observation = _merge(done, self.observations.compute(self.common_step_counter), final)
         self.obs_buf = observation
         self.common_step_counter += 1
-        self.extras = {"log": log, "final_obs": final, "terminations": flags, "metrics": metrics}
+        self.extras = {"log": log, "final_obs": final, "terminations": flags, "metrics": metrics, "outcomes": {}}
         return observation, reward, terminated, truncated, self.extras
 
     def close(self) -> None:
         """Nothing is held that needs closing."""
+
+    def log(self) -> dict[str, float]:
+        return self.task.log()
+
+    def health(self) -> dict[str, float]:
+        counts = {f"physics/warning_{name}": float(n) for name, n in self.sim.drain_warnings().items()}
+        return counts | {"physics/diverged_worlds": float(self.diverged_worlds)}
+
+    def mirrors(self) -> tuple[dict[str, Mirror], Mirror] | None:
+        return self.task.mirrors()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue bit for bit, as tensors and numbers."""
@@ -217,6 +202,11 @@ class Env:
         self.obs_buf = dict(state["observation"])
         self.common_step_counter = state["common_step_counter"]
         self.diverged_worlds = state["diverged_worlds"]
+
+    def load_progress(self, state: Mapping[str, Any]) -> None:
+        for name, value in state["buffers"].items():
+            if value.dim() == 0 and name in self.task.buffers:
+                self.task.buffers[name].copy_(value)
 
     def _act(self, action: torch.Tensor) -> None:
         """Clip the action and step the physics under it, from its delay on; under the earlier ones before that."""

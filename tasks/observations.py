@@ -31,6 +31,8 @@ class Observations:
         sizes = torch.tensor(list(self.terms["policy"].values()))
         self._amplitude = torch.tensor(amplitude, dtype=torch.float32).repeat_interleave(sizes).to(task.sim.device)
         self._noisy = any(amplitude)
+        self.one = groups["policy"] is groups["critic"] and not self._noisy
+        """Whether policy and critic always see the same."""
 
     def compute(
         self, step: int, previous: dict[str, torch.Tensor] | None = None, diverged: torch.Tensor | None = None
