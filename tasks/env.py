@@ -73,6 +73,7 @@ class Env(VectorEnv):
         self.rewards = Rewards(task)
         self.observation_terms = self.observations.terms
         self.one_observation = self.observations.one
+        self.goal = task.goal()
         self.single_observation_space = gymnasium.spaces.Dict({
             group: gymnasium.spaces.Box(-np.inf, np.inf, (sum(sizes.values()),), np.float32)
             for group, sizes in self.observation_terms.items()

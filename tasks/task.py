@@ -16,6 +16,7 @@ from sim.robots import load_robot
 from sim.scene import build
 from sim.simulation import Simulation
 from tasks.events import Event
+from tasks.goal import Goal
 from tasks.interface import Interface
 
 Terms = dict[str, torch.Tensor]
@@ -179,6 +180,10 @@ class Task(Generic[ConfigT]):
     def metrics(self) -> Terms:
         """Return named measures of how well the task is done, each (N,), that an evaluation averages over time."""
         return {}
+
+    def goal(self) -> Goal | None:
+        """Return where goals are in the policy's observation, for hindsight replay, or None without any."""
+        return None
 
     def mirrors(self) -> tuple[dict[str, Mirror], Mirror] | None:
         """Return the reflections of the observation groups and of the action, or None without such a symmetry."""

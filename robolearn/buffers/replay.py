@@ -102,10 +102,18 @@ class Replay:
         Raises:
             UserError: fewer are stored than are asked for.
         """
+        return self.transitions(*self.draw(batch_size))
+
+    def draw(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the ages and worlds, both (B,), of steps that transitions may start at, as `sample` draws them.
+
+        Raises:
+            UserError: fewer are stored than are asked for.
+        """
         if batch_size > len(self):
             raise UserError(f"a batch of {batch_size} transitions was asked for, and the replay holds {len(self)}")
         drawn = torch.randint(len(self), (batch_size,), generator=self.generator, device=self.device)
-        return self.transitions(drawn // self.num_envs, drawn % self.num_envs)
+        return drawn // self.num_envs, drawn % self.num_envs
 
     def transitions(self, age: torch.Tensor, world: torch.Tensor) -> Batch:
         """Return the transitions from steps ``age`` (B,) on, 0 the oldest stored, of the worlds ``world`` (B,)."""
