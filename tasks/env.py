@@ -9,14 +9,14 @@ import torch
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from sim.errors import UserError, unknown
+from sim.errors import UserError
 from sim.mirror import Mirror
 from sim.simulation import Simulation
 from tasks.events import Event
 from tasks.observations import Observations
 from tasks.rewards import Rewards
 from tasks.task import Task
-from tasks.vector_env import Observation, Step, VectorEnv
+from tasks.vector_env import Observation, Step, VectorEnv, reset_mask
 
 
 class Env(VectorEnv):
@@ -103,7 +103,7 @@ class Env(VectorEnv):
         self._generator.manual_seed(seed)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict]:
-        mask = self._mask(options or {})
+        mask = reset_mask(options, self.num_envs).to(self.device)
         if seed is not None:
             self.seed(seed)
         ids = mask.nonzero().squeeze(1)
@@ -233,16 +233,6 @@ class Env(VectorEnv):
         else:
             task.apply(task.action, self.action_term)
             self.sim.step(decimation, task.stage)
-
-    def _mask(self, options: dict[str, Any]) -> torch.Tensor:
-        """Return (N,) bool: the worlds that the options of a reset ask for."""
-        for name in options:
-            if name != "reset_mask":
-                raise unknown("reset option", name, ["reset_mask"])
-        mask = torch.as_tensor(options.get("reset_mask", torch.ones(self.num_envs, dtype=torch.bool)))
-        if mask.shape != (self.num_envs,) or mask.dtype != torch.bool:
-            raise UserError(f"reset_mask must be ({self.num_envs},) bool, not {tuple(mask.shape)} {mask.dtype}")
-        return mask.to(self.device)
 
     def _reset_worlds(self, ids: torch.Tensor) -> None:
         task = self.task

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import torch
 
+from sim.errors import UserError, unknown
 from sim.mirror import Mirror
 from tasks.goal import Goal
 
@@ -14,6 +15,10 @@ Observation = dict[str, torch.Tensor]
 """The groups ``"policy"`` (N, D) and ``"critic"`` (N, Dc), float32, on the environment's device."""
 Step = tuple[Observation, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]
 """The observation, reward (N,) float32, terminated (N,) bool, truncated (N,) bool and extras."""
+
+
+class EnvironmentFailed(UserError):
+    """The worlds cannot be stepped any further; what was learned in them so far is sound."""
 
 
 class VectorEnv(ABC):
@@ -45,7 +50,7 @@ class VectorEnv(ABC):
     physics_dt: float
     """Time of a physics step, s; ``step_dt`` where none is known."""
     max_episode_length: int
-    """Steps after which an episode is truncated."""
+    """Steps after which an episode is truncated; 0 where it never is."""
     goal: Goal | None = None
     """Of a goal-conditioned environment."""
     one_observation: bool = False
@@ -78,6 +83,7 @@ class VectorEnv(ABC):
 
         Raises:
             UserError: an action, or something that the environment returns for it, is not finite.
+            EnvironmentFailed: the worlds cannot be stepped any further.
         """
 
     @abstractmethod
@@ -107,3 +113,18 @@ class VectorEnv(ABC):
     def mirrors(self) -> tuple[dict[str, Mirror], Mirror] | None:
         """Return the reflections of the observation groups and of the action, or None without such a symmetry."""
         return None
+
+
+def reset_mask(options: Mapping[str, Any] | None, num_envs: int) -> torch.Tensor:
+    """Return (N,) bool: the worlds that the options of a reset ask for.
+
+    Raises:
+        UserError: there is no such option, or the mask has the wrong shape.
+    """
+    for name in options or {}:
+        if name != "reset_mask":
+            raise unknown("reset option", name, ["reset_mask"])
+    mask = torch.as_tensor((options or {}).get("reset_mask", torch.ones(num_envs, dtype=torch.bool)))
+    if mask.shape != (num_envs,) or mask.dtype != torch.bool:
+        raise UserError(f"reset_mask must be ({num_envs},) bool, not {tuple(mask.shape)} {mask.dtype}")
+    return mask.cpu()

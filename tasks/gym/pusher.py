@@ -33,7 +33,7 @@ class Pusher(GymTask[PusherConfig]):
 
     def setup(self) -> None:
         position, model = self.sim.bind("xpos"), self.sim.model
-        self.tips, self.object, self.goal = (position[:, model.body(b).id] for b in ("tips_arm", "object", "goal"))
+        self.tips, self.object, self.target = (position[:, model.body(b).id] for b in ("tips_arm", "object", "goal"))
 
     def observe(self) -> dict[str, Terms]:
         policy = {
@@ -41,13 +41,13 @@ class Pusher(GymTask[PusherConfig]):
             "qvel": self.sim.qvel[:, :7],  # (N, 7) rad/s
             "tips_arm": self.tips,  # (N, 3) m
             "object": self.object,  # (N, 3) m
-            "goal": self.goal,  # (N, 3) m
+            "goal": self.target,  # (N, 3) m
         }
         return {"policy": policy, "critic": policy}
 
     def rewards(self) -> Terms:
         return {
-            "reward_dist": (self.object - self.goal).norm(dim=1),
+            "reward_dist": (self.object - self.target).norm(dim=1),
             "reward_ctrl": self.control_cost(),
             "reward_near": (self.object - self.tips).norm(dim=1),
         }

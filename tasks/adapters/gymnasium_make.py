@@ -1,0 +1,100 @@
+"""Gymnasium environments by id, with every way in which one cannot be made said in one line."""
+
+import difflib
+import importlib
+import importlib.util
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from sim.errors import UserError, missing
+from tasks.adapters.gymnasium_robotics_mend import mend
+
+_ROBOTICS = "gymnasium_robotics"
+_ROBOTICS_NAMES = ("AdroitHand", "AntMaze", "Fetch", "FrankaKitchen", "Hand", "PointMaze")
+
+
+def find(env_id: str) -> EnvSpec:
+    """Return what is registered under an id, e.g. ``HalfCheetah-v5``, or ``module:Id-v0`` to import a module first.
+
+    Raises:
+        UserError: there is no such id, or the package or module that registers it is not installed or fails to load.
+    """
+    module, colon, name = env_id.rpartition(":")
+    if colon:
+        _import(env_id, module)
+    if name not in gymnasium.registry and name.startswith(_ROBOTICS_NAMES):
+        if importlib.util.find_spec(_ROBOTICS) is None:
+            raise missing(env_id, "gymnasium-robotics", "robotics")
+        _import(env_id, _ROBOTICS)
+    if name not in gymnasium.registry:
+        close = difflib.get_close_matches(name, gymnasium.registry, n=1, cutoff=0.6)
+        hint = f"did you mean {close[0]!r}?" if close else "write module:Id-v0 for one that a package of its own brings"
+        raise UserError(f"unknown Gymnasium environment {name!r}; {hint}")
+    return gymnasium.registry[name]
+
+
+def exists(env_id: str) -> bool:
+    """Return whether there is such an environment."""
+    try:
+        find(env_id)
+    except UserError:
+        return False
+    return True
+
+
+def make_one(env_id: str, kwargs: Mapping[str, Any]) -> gymnasium.Env:
+    """Return one world, without a time limit: that is the caller's.
+
+    Raises:
+        UserError: it cannot be made.
+    """
+    spec = find(env_id)
+    return _made(spec, env_id, lambda: gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **kwargs))
+
+
+def make_vector(env_id: str, num_envs: int, kwargs: Mapping[str, Any]) -> gymnasium.vector.VectorEnv:
+    """Return N worlds of an environment that exists only as a vector environment of its own.
+
+    Raises:
+        UserError: it cannot be made.
+    """
+    spec = find(env_id)
+    mode = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
+    return _made(spec, env_id, lambda: gymnasium.make_vec(spec, num_envs, vectorization_mode=mode, **kwargs))
+
+
+def _import(env_id: str, module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(f"{env_id} needs the package {error.name!r}, which is not installed") from None
+    except Exception as error:  # another package's code may raise anything
+        raise UserError(f"{env_id}: {module} fails to import: {said(error)}") from error
+
+
+def _made(spec: EnvSpec, env_id: str, make: Callable[[], Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of newer versions, and of what the environment checker would say
+        try:
+            if isinstance(spec.entry_point, str):
+                load_env_creator(spec.entry_point)
+            if _ROBOTICS in sys.modules:  # also where a package of another name builds on it
+                mend()
+            return make()
+        except ModuleNotFoundError as error:
+            raise UserError(f"{env_id} needs the package {error.name!r}, which is not installed") from None
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise UserError(f"{env_id} needs a package that is not installed: {said(error)}") from None
+        except Exception as error:  # the environment's own code may raise anything
+            raise UserError(f"{env_id} cannot be made: {said(error)}") from error
+
+
+def said(error: BaseException) -> str:
+    """Return what an exception of somebody else's code says, in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
