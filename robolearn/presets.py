@@ -84,17 +84,44 @@ _FAST: dict[str, dict[str, Any]] = {
     },
 }
 
+_SB3_QUICK: dict[str, Any] = {"hidden": (128, 128), "learning_rate": 1e-3, "learning_starts": 1000}
+_SB3_SMALL: dict[str, Any] = {
+    "num_envs": 16,
+    "algorithm": {"n_steps": 128, "batch_size": 256, "learning_rate": 1e-3, "normalize_observation": True},
+}
+
+_SB3_OFF_POLICY: dict[str, dict[str, Any]] = {
+    "Pendulum-Swingup": {**_ONE_WORLD, "steps": 20_000, "algorithm": {**_SB3_QUICK, "gamma": 0.98}},
+    "CartPole-Balance": {**_ONE_WORLD, "steps": 20_000, "algorithm": _SB3_QUICK},
+    "CartPole-Swingup": {**_ONE_WORLD, "steps": 40_000, "algorithm": _SB3_QUICK},
+    "HalfCheetah": {**_ONE_WORLD, "steps": 1_000_000, "algorithm": {"learning_starts": 10_000}},
+}
+_SB3_PPO: dict[str, dict[str, Any]] = {
+    "CartPole-Balance": {**_SB3_SMALL, "steps": 200_000},
+    "CartPole-Swingup": {**_SB3_SMALL, "steps": 600_000},
+    "Pendulum-Swingup": {
+        "num_envs": 16,
+        "steps": 600_000,
+        "algorithm": {**_SB3_SMALL["algorithm"], "gamma": 0.98, "normalize_reward": True},
+    },
+}
+_SB3_OFF_POLICY_NAMES = ("sb3:sac", "sb3:td3", "sb3:ddpg")
+
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": _PPO,
     "trpo": _TRPO,
     **dict.fromkeys(_GRADIENT_A_STEP, _OFF_POLICY),
     **dict.fromkeys(_MANY_WORLDS, _FAST),
+    **dict.fromkeys(_SB3_OFF_POLICY_NAMES, _SB3_OFF_POLICY),
+    "sb3:ppo": _SB3_PPO,
 }
 """By algorithm and task: fields of `robolearn.training.TrainConfig` that differ from its defaults."""
 
 _ANY_TASK: dict[str, dict[str, Any]] = {
     **dict.fromkeys((*_GRADIENT_A_STEP, "avg"), _ONE_WORLD),
     **{name: {"num_envs": 128} for name in _MANY_WORLDS},
+    **dict.fromkeys(_SB3_OFF_POLICY_NAMES, _ONE_WORLD),
+    **{name: {"num_envs": 8} for name in ("sb3:ppo", "sb3:a2c")},
 }
 """By algorithm: the same for tasks without a preset."""
 

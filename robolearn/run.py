@@ -29,7 +29,9 @@ from robolearn import checkpoint
 from robolearn.config import save_yaml
 from sim.errors import UserError
 
-PACKAGES = ("robolearn", "mujoco", "mujoco-warp", "torch", "numpy", "gymnasium", "onnx", "onnxruntime")
+PACKAGES = (
+    "robolearn", "mujoco", "mujoco-warp", "torch", "numpy", "gymnasium", "stable-baselines3", "onnx", "onnxruntime",
+)  # fmt: skip
 """Whose versions a result depends on."""
 
 
@@ -113,10 +115,10 @@ def create(root: Path | str, task: str, algorithm: str, config: Any, seed: int, 
     Raises:
         UserError: the directory cannot be written.
     """
-    folder = Path(root) / task.replace("/", "_").replace(":", "_")  # a task of a user's own is path/to/file.py:Class
+    folder = Path(root) / _file_name(task)
     now = datetime.now().astimezone()
     try:
-        run = Run(_new_directory(folder, f"{now:%Y-%m-%d_%H-%M-%S}", algorithm))
+        run = Run(_new_directory(folder, f"{now:%Y-%m-%d_%H-%M-%S}", _file_name(algorithm)))
         try:
             run.checkpoints.mkdir()
             save_yaml(run.config, config)
@@ -179,6 +181,11 @@ def environment(seed: int, device: str) -> dict[str, Any]:
         "versions": {name: version for name in PACKAGES if (version := _version(name)) is not None},
         "git": _git(Path(__file__)),
     }
+
+
+def _file_name(name: str) -> str:
+    """Return a name as one part of a path: a task of a user's own is path/to/file.py:Class, an algorithm sb3:sac."""
+    return name.replace("/", "_").replace(":", "_")
 
 
 def _new_directory(folder: Path, time: str, algorithm: str) -> Path:

@@ -31,6 +31,8 @@ class Sb3VecEnv(VecEnv):
         self._returns = np.zeros(env.num_envs)
         self._lengths = np.zeros(env.num_envs, np.int64)
         self._action: torch.Tensor | None = None
+        self.extras: dict[str, Any] = {}
+        """What the last step returned besides, for all worlds."""
 
     def reset(self) -> np.ndarray:
         observation, _ = self.env.reset(seed=self._seeds[0])
@@ -44,6 +46,7 @@ class Sb3VecEnv(VecEnv):
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:  # pyright: ignore
         assert self._action is not None
         observation, reward, terminated, truncated, extras = self.env.step(self._action)
+        self.extras = extras
         rewards, dones = reward.cpu().numpy(), (terminated | truncated).cpu().numpy()
         self._returns += rewards
         self._lengths += 1
@@ -57,6 +60,14 @@ class Sb3VecEnv(VecEnv):
                 infos[i]["episode"] = {"r": float(self._returns[i]), "l": int(self._lengths[i])}
             self._returns[finished], self._lengths[finished] = 0.0, 0
         return _policy(observation), rewards, dones, infos
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return what is known of the running episodes; the environment has a state of its own."""
+        return {"returns": torch.from_numpy(self._returns), "lengths": torch.from_numpy(self._lengths)}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Continue from a ``state_dict`` of as many worlds."""
+        self._returns[:], self._lengths[:] = state["returns"].cpu().numpy(), state["lengths"].cpu().numpy()
 
     def close(self) -> None:
         self.env.close()
