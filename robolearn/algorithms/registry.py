@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 
 from sim.errors import unknown
-from tasks.env import Env
+from tasks.vector_env import VectorEnv
 
 ALGORITHMS: dict[str, str] = {
     "ppo": "robolearn.algorithms.ppo:PPO",
@@ -38,7 +38,7 @@ class Algorithm(Protocol):
     steps_per_iteration: int
     """Environment steps of one ``collect``."""
 
-    def collect(self, env: Env) -> dict[str, float]:
+    def collect(self, env: VectorEnv) -> dict[str, float]:
         """Gather experience and return means over the episodes that ended."""
         ...
 
@@ -67,7 +67,7 @@ def algorithm_class(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def policy_of(name: str, env: Env, config: Any, state: dict[str, Any]) -> torch.nn.Module:
+def policy_of(name: str, env: VectorEnv, config: Any, state: dict[str, Any]) -> torch.nn.Module:
     """Return the policy that an algorithm's saved state holds; the number of worlds may be another."""
     cls = algorithm_class(name)
     # A class whose algorithm is costly to make, or needs more than the policy does, says how to make that alone.

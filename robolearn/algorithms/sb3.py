@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 from robolearn.algorithms.episodes import EpisodeMeans
-from robolearn.algorithms.sb3_config import Sb3Config, Sb3OffPolicyConfig, arguments, config_class
+from robolearn.algorithms.sb3_config import Sb3OffPolicyConfig, Sb3OnPolicyConfig, arguments, config_class
 from robolearn.algorithms.sb3_policy import Actor, GaussianActor, SacActor, Td3Actor, set_statistics
 from robolearn.policies.mlp import ACTIVATIONS
 from sim.errors import UserError, missing
 from sim.memory import check_fits
-from tasks.env import Env
+from tasks.vector_env import VectorEnv
 
 try:
     import stable_baselines3
@@ -42,16 +42,17 @@ class Sb3Algorithm:
     Config: ClassVar[type[Any]]
     learner: ClassVar[type[Any]]
     """SB3's class."""
-    actor: ClassVar[Actor]
+    Actor: ClassVar[type[Actor]]
 
-    def __init__(self, env: Env, config: Any, seed: int = 0):
+    def __init__(self, env: VectorEnv, config: Any, seed: int = 0):
         """Make the networks.
 
         Raises:
             UserError: SB3 refuses the config or the environment.
         """
         self.config = config
-        self._venv = Sb3VecEnv(env)
+        self._actor = self.Actor(config)
+        self._venv = Sb3VecEnv(env, getattr(config, "normalize_action", False))
         self._check(env)
         normalizing = config.normalize_observation or config.normalize_reward
         self._normalizing: VecNormalize | None = None
@@ -73,7 +74,7 @@ class Sb3Algorithm:
         self.policy.register_load_state_dict_post_hook(self._note_given)
 
     @classmethod
-    def policy_for(cls, env: Env, config: Any) -> Any:
+    def policy_for(cls, env: VectorEnv, config: Any) -> Any:
         """Return the policy alone, with weights of no meaning: it needs no learner and no replay.
 
         Raises:
@@ -84,7 +85,7 @@ class Sb3Algorithm:
             raise UserError("SB3's algorithms need actions with finite limits that differ; here they are "
                             f"{low.tolist()} and {high.tolist()}")  # fmt: skip
         size = sum(env.observation_terms["policy"].values())
-        return cls.actor.make(config, size, torch.from_numpy(low), torch.from_numpy(high)).to(env.device)
+        return cls.Actor(config).make(size, torch.from_numpy(low), torch.from_numpy(high)).to(env.device)
 
     @property
     def steps_per_iteration(self) -> int:
@@ -92,7 +93,7 @@ class Sb3Algorithm:
         rollout = self._rollout_steps()
         return -(-self.config.iteration_steps // rollout) * rollout * self._venv.num_envs
 
-    def collect(self, env: Env) -> dict[str, float]:
+    def collect(self, env: VectorEnv) -> dict[str, float]:
         """Let SB3 step the worlds and learn, and return means over the episodes that ended.
 
         Raises:
@@ -101,11 +102,13 @@ class Sb3Algorithm:
         self._venv.env = env
         self._adopt()
         means = EpisodeMeans()
-        with in_one_line():
-            self.model.learn(
-                self.steps_per_iteration, Episodes(self._venv, means), log_interval=None, reset_num_timesteps=False
-            )
-        self._publish()
+        try:
+            with in_one_line():
+                self.model.learn(
+                    self.steps_per_iteration, Episodes(self._venv, means), log_interval=None, reset_num_timesteps=False
+                )
+        finally:  # an environment may fail in the middle, and what was learned until then is saved
+            self._publish()
         return means.result()
 
     def update(self, progress: float = 0.0) -> dict[str, float]:
@@ -165,7 +168,7 @@ class Sb3Algorithm:
 
     def _publish(self) -> None:
         """Copy what SB3 has learned into our policy."""
-        self.actor.take(self.policy, self.model.policy.state_dict())
+        self._actor.take(self.policy, self.model.policy.state_dict())
         if self._normalizing and self._normalizing.norm_obs:
             seen: Any = self._normalizing.obs_rms
             set_statistics(self.policy.normalizer, seen.mean, seen.var, seen.count)
@@ -182,7 +185,7 @@ class Sb3Algorithm:
         if not self._given:
             return
         self._given = False
-        self.actor.give(self.policy, self.model.policy.state_dict())
+        self._actor.give(self.policy, self.model.policy.state_dict())
         normalizer = self.policy.normalizer
         if normalizer is None:
             return
@@ -193,10 +196,10 @@ class Sb3Algorithm:
         elif bool(normalizer.shift.any()) or not bool((normalizer.scale == 1).all()):
             raise UserError("the policy to begin with normalises observations; add --algorithm.normalize-observation")
 
-    def _check(self, env: Env) -> None:
+    def _check(self, env: VectorEnv) -> None:
         """Refuse what SB3 would not notice."""
 
-    def _arguments(self, env: Env) -> dict[str, Any]:
+    def _arguments(self, env: VectorEnv) -> dict[str, Any]:
         """Return the arguments of SB3's constructor."""
         return {name: getattr(self.config, name) for name in arguments(self.learner)}
 
@@ -222,13 +225,13 @@ class Sb3OffPolicy(Sb3Algorithm):
             getattr(replay, name)[: len(rows)] = rows.cpu().numpy()
         replay.pos, replay.full = saved["position"], saved["full"]
 
-    def _check(self, env: Env) -> None:
+    def _check(self, env: VectorEnv) -> None:
         observation, action = sum(env.observation_terms["policy"].values()), len(env.single_action_space.low)
         size = 4 * self.config.buffer_size * (2 * observation + action + 3)
         what = f"a replay of {self.config.buffer_size:,} transitions"
         check_fits(what, size, torch.device("cpu"), "lower --algorithm.buffer-size")
 
-    def _arguments(self, env: Env) -> dict[str, Any]:
+    def _arguments(self, env: VectorEnv) -> dict[str, Any]:
         given = super()._arguments(env)
         if self.config.action_noise:
             spread = np.full(env.single_action_space.shape, self.config.action_noise)
@@ -243,7 +246,7 @@ class SAC(Sb3OffPolicy):
     """SB3's soft actor-critic."""
 
     learner = stable_baselines3.SAC
-    actor = SacActor()
+    Actor = SacActor
     Config = config_class(Sb3OffPolicyConfig, learner)
 
 
@@ -251,7 +254,7 @@ class TD3(Sb3OffPolicy):
     """SB3's twin delayed DDPG. SB3 explores with no noise by itself; here it does with the paper's."""
 
     learner = stable_baselines3.TD3
-    actor = Td3Actor()
+    Actor = Td3Actor
     Config = config_class(Sb3OffPolicyConfig, learner, hidden=(400, 300), action_noise=0.1)
 
 
@@ -259,7 +262,7 @@ class DDPG(Sb3OffPolicy):
     """SB3's deep deterministic policy gradient, likewise with noise."""
 
     learner = stable_baselines3.DDPG
-    actor = Td3Actor()
+    Actor = Td3Actor
     Config = config_class(Sb3OffPolicyConfig, learner, hidden=(400, 300), action_noise=0.1)
 
 
@@ -267,13 +270,13 @@ class PPO(Sb3Algorithm):
     """SB3's proximal policy optimisation."""
 
     learner = stable_baselines3.PPO
-    actor = GaussianActor()
-    Config = config_class(Sb3Config, learner, hidden=(64, 64), activation="tanh")
+    Actor = GaussianActor
+    Config = config_class(Sb3OnPolicyConfig, learner, hidden=(64, 64), activation="tanh")
 
 
 class A2C(Sb3Algorithm):
     """SB3's advantage actor-critic."""
 
     learner = stable_baselines3.A2C
-    actor = GaussianActor()
-    Config = config_class(Sb3Config, learner, hidden=(64, 64), activation="tanh", iteration_steps=500)
+    Actor = GaussianActor
+    Config = config_class(Sb3OnPolicyConfig, learner, hidden=(64, 64), activation="tanh", iteration_steps=500)

@@ -61,6 +61,14 @@ class Sb3Config:
 
 
 @dataclass(kw_only=True)
+class Sb3OnPolicyConfig(Sb3Config):
+    """The same of the on-policy algorithms."""
+
+    normalize_action: bool = True
+    """Let SB3 see actions in units of half their range: it begins to explore with a standard deviation of 1."""
+
+
+@dataclass(kw_only=True)
 class Sb3OffPolicyConfig(Sb3Config):
     """The same of the off-policy algorithms."""
 

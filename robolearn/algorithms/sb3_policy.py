@@ -34,7 +34,7 @@ class Shape:
 
 
 class Actor(ABC):
-    """Where the weights of one kind of SB3 actor are, and which policy of ours acts as it does."""
+    """Where the weights of one kind of SB3 actor are, and which policy of ours acts as it does; made for a config."""
 
     hidden: str
     """Name of the sequence of hidden layers."""
@@ -46,9 +46,12 @@ class Actor(ABC):
     rest: tuple[str, ...]
     """How the names of parameters begin that are not the actor's."""
 
+    def __init__(self, config: Any):
+        self.config = config
+
     @abstractmethod
-    def make(self, config: Any, size: int, low: torch.Tensor, high: torch.Tensor) -> Any:
-        """Return our policy for an `Sb3Config`, observations of a size and actions between low and high (A,)."""
+    def make(self, size: int, low: torch.Tensor, high: torch.Tensor) -> Any:
+        """Return our policy for observations of a size and actions between low and high (A,)."""
 
     @abstractmethod
     def own_layers(self, policy: Any) -> Layers:
@@ -70,33 +73,35 @@ class Actor(ABC):
                     parameters[f"{name}.weight"].copy_(w)
                     parameters[f"{name}.bias"].copy_(b)
 
-    def shape(self, parameters: Parameters) -> Shape:
+    @classmethod
+    def shape(cls, parameters: Parameters) -> Shape:
         """Return the sizes of the network.
 
         Raises:
             ValueError: it is no stack of linear layers with an activation after each; says what is wrong.
         """
-        layers = self._layers(parameters)
+        layers = cls._layers(parameters)
         names = [name for layer in layers for name in layer]
-        known = {f"{name}.{kind}" for name in names for kind in ("weight", "bias")} | set(self.others)
-        if foreign := [n for n in parameters if n not in known and not n.startswith(self.rest)]:
+        known = {f"{name}.{kind}" for name in names for kind in ("weight", "bias")} | set(cls.others)
+        if foreign := [n for n in parameters if n not in known and not n.startswith(cls.rest)]:
             raise ValueError(f"it holds {foreign[0]}")
-        if absent := sorted(known - parameters.keys()) or ([] if layers else [f"{self.hidden}.0.weight"]):
+        if absent := sorted(known - parameters.keys()) or ([] if layers else [f"{cls.hidden}.0.weight"]):
             raise ValueError(f"it lacks {absent[0]}")
-        in_sequence = [name for name in names if name.startswith(f"{self.hidden}.")]
-        if in_sequence != [f"{self.hidden}.{2 * i}" for i in range(len(in_sequence))]:
+        in_sequence = [name for name in names if name.startswith(f"{cls.hidden}.")]
+        if in_sequence != [f"{cls.hidden}.{2 * i}" for i in range(len(in_sequence))]:
             raise ValueError(f"its linear layers are {', '.join(in_sequence)}")
         weights = [parameters[f"{layer[0]}.weight"] for layer in layers]
         if any(w.dim() != 2 for w in weights) or any(len(a) != b.shape[1] for a, b in pairwise(weights)):
             raise ValueError(f"its weights have shapes {', '.join(str(tuple(w.shape)) for w in weights)}")
         return Shape(weights[0].shape[1], tuple(len(w) for w in weights[:-1]), len(weights[-1]))
 
-    def _layers(self, names: Iterable[str]) -> list[tuple[str, ...]]:
+    @classmethod
+    def _layers(cls, names: Iterable[str]) -> list[tuple[str, ...]]:
         """Return the names of the modules that each layer is made of."""
-        pattern = re.compile(rf"{re.escape(self.hidden)}\.(\d+)\.weight")
+        pattern = re.compile(rf"{re.escape(cls.hidden)}\.(\d+)\.weight")
         indices = sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
-        sequence: list[tuple[str, ...]] = [(f"{self.hidden}.{i}",) for i in indices]
-        return [*sequence, self.outputs] if self.outputs else sequence
+        sequence: list[tuple[str, ...]] = [(f"{cls.hidden}.{i}",) for i in indices]
+        return [*sequence, cls.outputs] if cls.outputs else sequence
 
 
 class SquashedActor(Actor):
@@ -113,8 +118,8 @@ class SacActor(SquashedActor):
     outputs = ("actor.mu", "actor.log_std")
     rest = ("critic.", "critic_target.")
 
-    def make(self, config: Any, size: int, low: torch.Tensor, high: torch.Tensor) -> Any:
-        return _normalizing(TanhGaussianPolicy(size, low, high, **_network(config)), config)
+    def make(self, size: int, low: torch.Tensor, high: torch.Tensor) -> Any:
+        return _normalizing(TanhGaussianPolicy(size, low, high, **_network(self.config)), self.config)
 
 
 class Td3Actor(SquashedActor):
@@ -123,8 +128,8 @@ class Td3Actor(SquashedActor):
     hidden = "actor.mu"
     rest = ("actor_target.", "critic.", "critic_target.")
 
-    def make(self, config: Any, size: int, low: torch.Tensor, high: torch.Tensor) -> Any:
-        return _normalizing(DeterministicPolicy(size, low, high, **_network(config)), config)
+    def make(self, size: int, low: torch.Tensor, high: torch.Tensor) -> Any:
+        return _normalizing(DeterministicPolicy(size, low, high, **_network(self.config)), self.config)
 
     def give(self, policy: Any, parameters: Parameters) -> None:
         super().give(policy, parameters)
@@ -135,15 +140,16 @@ class Td3Actor(SquashedActor):
 
 
 class GaussianActor(Actor):
-    """That of PPO and A2C: a normal distribution in the action's own unit, where ours is in the policy's."""
+    """That of PPO and A2C: a normal distribution in units of half the action's range, as ours is, or in its own."""
 
     hidden = "mlp_extractor.policy_net"
     outputs = ("action_net",)
     others = ("log_std",)
     rest = ("mlp_extractor.value_net.", "value_net.")
 
-    def make(self, config: Any, size: int, low: torch.Tensor, high: torch.Tensor) -> Any:
-        return _normalizing(GaussianPolicy(size, low, high, config.hidden, config.activation), config)
+    def make(self, size: int, low: torch.Tensor, high: torch.Tensor) -> Any:
+        policy = GaussianPolicy(size, low, high, self.config.hidden, self.config.activation, initial_std=1.0)
+        return _normalizing(policy, self.config)
 
     def own_layers(self, policy: Any) -> Layers:
         return [(layer.weight, layer.bias) for layer in policy.network if isinstance(layer, nn.Linear)]
@@ -151,17 +157,21 @@ class GaussianActor(Actor):
     def take(self, policy: Any, parameters: Parameters) -> None:
         super().take(policy, parameters)
         with torch.no_grad():
-            weight, bias = self.own_layers(policy)[-1]
-            weight.div_(policy.scale[:, None])
-            bias.sub_(policy.centre).div_(policy.scale)
-            policy.log_std.copy_(parameters["log_std"] - policy.scale.log())
+            policy.log_std.copy_(parameters["log_std"])
+            if not self.config.normalize_action:
+                weight, bias = self.own_layers(policy)[-1]
+                weight.div_(policy.scale[:, None])
+                bias.sub_(policy.centre).div_(policy.scale)
+                policy.log_std.sub_(policy.scale.log())
 
     def give(self, policy: Any, parameters: Parameters) -> None:
         super().give(policy, parameters)
         with torch.no_grad():
-            parameters["action_net.weight"].mul_(policy.scale[:, None])
-            parameters["action_net.bias"].mul_(policy.scale).add_(policy.centre)
-            parameters["log_std"].copy_(policy.log_std + policy.scale.log())
+            parameters["log_std"].copy_(policy.log_std)
+            if not self.config.normalize_action:
+                parameters["action_net.weight"].mul_(policy.scale[:, None])
+                parameters["action_net.bias"].mul_(policy.scale).add_(policy.centre)
+                parameters["log_std"].add_(policy.scale.log())
 
 
 def set_statistics(normalizer: Normalizer, mean: Any, var: Any, count: float, epsilon: float = EPSILON) -> None:

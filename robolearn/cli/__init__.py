@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "play": ("play", "watch a policy: a video file, the browser or MuJoCo's window"),
     "export": ("export", "write a run's policy as one verified ONNX file"),
     "deploy": ("deploy", "run an exported policy on a robot's controller"),
+    "import": ("import_", "make a run of a policy that Stable-Baselines3 trained elsewhere"),
     "bench": ("bench", "rates of simulation and learning, with the raw engine beside them"),
     "doctor": ("doctor", "what is installed, what works, what to install"),
     "demo": ("demo", "train, export, verify and evaluate a walking quadruped"),

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 
-from sim.errors import missing
-from tasks.env import Env, Observation
+from sim.errors import UserError, missing
+from tasks.vector_env import Observation, VectorEnv
 
 try:
     from stable_baselines3.common.monitor import Monitor
@@ -25,9 +26,15 @@ class Sb3VecEnv(VecEnv):
     the physics.
     """
 
-    def __init__(self, env: Env):
+    def __init__(self, env: VectorEnv, normalize_action: bool = False):
+        """Wrap an environment; its actions may be offered in units of half their range, from -1 to 1."""
         self.env = env
-        super().__init__(env.num_envs, env.single_observation_space["policy"], env.single_action_space)
+        actions, (self._centre, self._half_range) = env.single_action_space, (0.0, 1.0)
+        if normalize_action:
+            low, high = torch.from_numpy(actions.low), torch.from_numpy(actions.high)
+            self._centre, self._half_range = (low + high) / 2, (high - low) / 2
+            actions = Box(-1.0, 1.0, actions.shape, np.float32)
+        super().__init__(env.num_envs, env.single_observation_space["policy"], actions)
         self._returns = np.zeros(env.num_envs)
         self._lengths = np.zeros(env.num_envs, np.int64)
         self._action: torch.Tensor | None = None
@@ -41,11 +48,14 @@ class Sb3VecEnv(VecEnv):
         return _policy(observation)
 
     def step_async(self, actions: np.ndarray) -> None:
-        self._action = torch.from_numpy(np.asarray(actions, np.float32))
+        self._action = self._centre + self._half_range * torch.from_numpy(np.asarray(actions, np.float32))
 
     def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:  # pyright: ignore
         assert self._action is not None
         observation, reward, terminated, truncated, extras = self.env.step(self._action)
+        if not bool(torch.as_tensor(extras.get("valid", True)).all()):
+            raise UserError("Stable-Baselines3 cannot leave out rows that are no steps: it needs worlds that are reset "
+                            "in the step that ends their episode (autoreset SAME_STEP)")  # fmt: skip
         self.extras = extras
         rewards, dones = reward.cpu().numpy(), (terminated | truncated).cpu().numpy()
         self._returns += rewards

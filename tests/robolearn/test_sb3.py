@@ -60,7 +60,10 @@ def differing(a: Any, b: Any, where: str = "") -> list[str]:
 @pytest.mark.parametrize("normalize", [False, True], ids=["raw", "normalised"])
 @pytest.mark.parametrize("name", NAMES)
 def test_our_policy_acts_as_sb3_does(name: str, normalize: bool):
-    config = config_of(name, normalize_observation=normalize, normalize_reward=normalize, clip_observation=1.5)
+    changes: dict[str, Any] = {"normalize_observation": normalize, "normalize_reward": normalize}
+    if name not in OFF_POLICY:
+        changes["normalize_action"] = normalize
+    config = config_of(name, clip_observation=1.5, **changes)
     algorithm = algorithm_class(name)(env := make_env(config), config.algorithm, seed=1)
     for _ in range(2):
         algorithm.collect(env)
@@ -70,10 +73,27 @@ def test_our_policy_acts_as_sb3_does(name: str, normalize: bool):
     if normalize:
         seen = algorithm.model.get_vec_normalize_env().normalize_obs(seen)
     theirs, _ = algorithm.model.predict(seen, deterministic=True)
+    unit = 2.0 if name in ("sb3:ppo", "sb3:a2c") and config.algorithm.normalize_action else 1.0
     with torch.no_grad():
         ours = algorithm.policy(observation).clamp(-2, 2).numpy()
     assert theirs.std() > 1e-3
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=ROUNDING)
+    np.testing.assert_allclose(ours, unit * theirs, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_go_to_sb3_and_back(name: str):
+    changes = {} if name in OFF_POLICY else {"normalize_action": False}
+    config = config_of(name, **changes)
+    first, second = (algorithm_class(name)(make_env(config), config.algorithm, seed) for seed in (1, 2))
+    second.policy.load_state_dict(first.policy.state_dict())
+    second.state_dict()
+    theirs, ours = (dict(algorithm.model.policy.state_dict()) for algorithm in (first, second))
+    actor = [key for key in theirs if not key.startswith(first.Actor.rest)]
+    assert len(actor) >= 6
+    for key in actor:
+        torch.testing.assert_close(ours[key], theirs[key], rtol=0, atol=1e-6)
+        if name in ("sb3:td3", "sb3:ddpg"):
+            assert torch.equal(ours[key.replace("actor", "actor_target", 1)], ours[key])
 
 
 @pytest.mark.parametrize("name", ["sb3:sac", "sb3:ppo"])
@@ -81,6 +101,7 @@ def test_it_learns_the_same_as_sb3_alone(name: str):
     from tasks.adapters.sb3 import Sb3VecEnv
 
     config = config_of(name)
+    assert getattr(config.algorithm, "normalize_action", True)
     algorithm = algorithm_class(name)(env := make_env(config), config.algorithm, seed=3)
     for _ in range(2):
         algorithm.collect(env)
@@ -89,7 +110,7 @@ def test_it_learns_the_same_as_sb3_alone(name: str):
         arguments = {"batch_size": 20, "n_epochs": 2, "n_steps": 20, "learning_rate": 1e-3, "gamma": 0.98}
     alone = getattr(sb3, name.removeprefix("sb3:").upper())(
         "MlpPolicy",
-        Sb3VecEnv(make_env(config)),
+        Sb3VecEnv(make_env(config), normalize_action=name == "sb3:ppo"),
         seed=3,
         policy_kwargs={"net_arch": [16, 16]},
         device="cpu",
@@ -171,7 +192,8 @@ def test_a_new_training_begins_with_the_policy(name: str, ours: str, tmp_path: P
     model = algorithm_class(name)(make_env(config_of(name)), config_of(name).algorithm)
     model.load_state_dict(Run(again.path, given).load()[1]["algorithm"])
     theirs, _ = model.model.predict(observation, deterministic=True)
-    np.testing.assert_allclose(theirs, last.clip(-2, 2), rtol=0, atol=ROUNDING)
+    unit = 2.0 if name == "sb3:ppo" else 1.0
+    np.testing.assert_allclose(unit * theirs, last.clip(-2, 2), rtol=0, atol=ROUNDING)
 
 
 def test_a_policy_that_normalises_is_not_begun_with_unnormalised(tmp_path: Path):
