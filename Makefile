@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
-EXTRAS := train,viewer,interop,notebook,dev
+EXTRAS := train,viewer,robotics,interop,notebook,dev
 PYTEST := $(RUN)/python -m pytest
 WORKERS ?= 2
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any, Literal, NoReturn
 
 from deploy.errors import ContractError
-from deploy.schema import Section, build, plain
+from deploy.schema import Section, added, build, plain
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
 Range = tuple[float, float]
 """Low and high end, both included."""
@@ -261,7 +261,7 @@ class Safety(Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Provenance(Section):
-    """Where the policy comes from."""
+    """Where the policy comes from; `task` is by name, or the id of an environment of Gymnasium's."""
 
     task: str
     algorithm: str
@@ -272,6 +272,7 @@ class Provenance(Section):
     config_sha256: str
     checkpoint_sha256: str
     versions: Mapping[str, str]
+    environments: Literal["tasks", "gymnasium"] = added("tasks")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,7 @@ def build(section: type[SectionT], data: Any, where: str = "") -> SectionT:
     if not isinstance(data, Mapping):
         raise ContractError(f"policy contract: {where or 'the document'} must be an object, not {_shown(data)}")
     annotations = _annotations(section)
+    data = {**_later(section), **data}
     path = f"{where}." if where else ""
     for name in data:
         if name not in annotations:
@@ -60,6 +61,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return value
+
+
+def added(default: Any) -> Any:
+    """Return a field that documents of an earlier minor version lack; they are read as if it held its default."""
+    return dataclasses.field(default=default, metadata={"added": True})
+
+
+@functools.cache
+def _later(section: type) -> Mapping[str, Any]:
+    return {field.name: field.default for field in dataclasses.fields(section) if "added" in field.metadata}
 
 
 @functools.cache

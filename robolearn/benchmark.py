@@ -8,6 +8,7 @@ import torch
 from mujoco import batch as mujoco_batch
 
 from robolearn.algorithms.registry import algorithm_class
+from robolearn.environments import worlds_of
 from robolearn.training import TrainConfig, collect, make_env, update
 from sim.errors import UserError
 from sim.mujoco_cpu import MujocoSimulation
@@ -40,7 +41,7 @@ def simulation_rates(config: TrainConfig, steps: int = 100, rounds: int = 5) -> 
     if config.sim != "mujoco":
         raise UserError(f"bench sim measures the backend mujoco, not {config.sim}")
     torch.set_num_threads(1)
-    env = make_env(config)
+    env = worlds_of(make_env(config), "bench sim")
     assert isinstance(env.sim, MujocoSimulation)
     raw = mujoco_batch.Batch(env.sim.model, nsim=env.num_envs, nthread=env.sim.threads)
     qpos, qvel, ctrl = (torch.from_numpy(raw.bind(field)) for field in ("qpos", "qvel", "ctrl"))

@@ -17,7 +17,7 @@ from robolearn.playing import Playback, record
 from robolearn.run import Run
 from robolearn.training import Outcome, TrainConfig, default_config
 from sim.errors import UserError
-from tasks.env import Env
+from tasks.vector_env import VectorEnv
 
 TASK = "Go2-Velocity-Flat"
 EPISODES = 256
@@ -27,7 +27,7 @@ VIDEO_S = 10.0
 VIDEO_COMMAND = (0.8, 0.0, 0.3)
 """m/s forward, m/s left, rad/s left."""
 
-Judge = Callable[[Callable[[torch.Tensor], torch.Tensor], Env, int], dict[str, Any]]
+Judge = Callable[[Callable[[torch.Tensor], torch.Tensor], VectorEnv, int], dict[str, Any]]
 """What `robolearn.evaluation.evaluate` is: the policy, where, how many episodes, to the result."""
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
+from robolearn.environments import source_of
 from robolearn.training import TrainConfig, make_env
 from sim.errors import UserError
-from tasks.env import Env
-from tasks.registry import task_class
+from tasks.vector_env import VectorEnv
 
 Act = Callable[[torch.Tensor], torch.Tensor]
 """Policy observations (N, D) to actions (N, A)."""
 
 
-def evaluate(act: Act, env: Env, episodes: int) -> dict[str, Any]:
+def evaluate(act: Act, env: VectorEnv, episodes: int) -> dict[str, Any]:
     """Run whole episodes and return their statistics.
 
     Every world contributes the same number of episodes, the first ones it finishes, so that short episodes do not
@@ -31,7 +31,8 @@ def evaluate(act: Act, env: Env, episodes: int) -> dict[str, Any]:
 
     Returns:
         ``episodes``; mean, ``_std`` and ``_min`` and ``_max`` of ``return``; ``length_s``; for each termination
-        its share of the episodes; for each of the task's metrics its mean over time, then over episodes.
+        its share of the episodes, and likewise for each outcome, e.g. ``success``, as their last steps have it; for
+        each of the task's metrics its mean over time, then over episodes.
     """
     n, device = env.num_envs, env.device
     each = math.ceil(episodes / n)
@@ -40,10 +41,12 @@ def evaluate(act: Act, env: Env, episodes: int) -> dict[str, Any]:
     steps = torch.zeros(n, dtype=torch.float64, device=device)
     sums: dict[str, torch.Tensor] = {}
     rows: dict[str, list[torch.Tensor]] = {"return": [], "length": []}
+    everywhere = torch.ones(n, dtype=torch.bool, device=device)
     with torch.no_grad():
         obs, _ = env.reset()
         while int(finished.min()) < each:
             obs, reward, terminated, truncated, extras = env.step(act(obs["policy"]))
+            valid = extras.get("valid", everywhere)
             returns += reward
             steps += 1
             for name, value in extras["metrics"].items():
@@ -53,13 +56,13 @@ def evaluate(act: Act, env: Env, episodes: int) -> dict[str, Any]:
             if len(counted):
                 rows["return"].append(returns[counted])
                 rows["length"].append(steps[counted])
-                for name, flag in extras["terminations"].items():
+                for name, flag in (extras["terminations"] | extras["outcomes"]).items():
                     rows.setdefault(f"share/{name}", []).append(flag[counted].double())
                 for name, total in sums.items():
                     rows.setdefault(f"metric/{name}", []).append(total[counted] / steps[counted])
             finished += done
             for values in (returns, steps, *sums.values()):
-                values[done] = 0
+                values[done | ~valid] = 0
     columns = {name: torch.cat(parts) for name, parts in rows.items()}
     result: dict[str, Any] = {"episodes": each * n}
     returned = columns.pop("return")
@@ -69,9 +72,9 @@ def evaluate(act: Act, env: Env, episodes: int) -> dict[str, Any]:
     return result | {name.partition("/")[2]: float(values.mean()) for name, values in columns.items()}
 
 
-def make_evaluation_env(config: TrainConfig, num_envs: int, seed: int) -> Env:
+def make_evaluation_env(config: TrainConfig, num_envs: int, seed: int) -> VectorEnv:
     """Return the environment that a config's policies are judged in: its noise and disturbances, no curriculum."""
-    judged = task_class(config.task)(config.env).evaluation_config()
+    judged = source_of(config.sim).evaluation_config(config.task, config.env)
     return make_env(replace(config, env=judged), num_envs, seed)
 
 

@@ -19,12 +19,14 @@ from deploy.differences import differences
 from deploy.errors import ContractError
 from deploy.golden import MINIMUM_STEPS
 from robolearn import run as runs
+from robolearn.environments import source_of
 from robolearn.loading import Trained, restore
 from sim.errors import UserError, unknown
 from sim.robot import Robot
 from tasks.env import Env
 from tasks.interface import Quantity
 from tasks.task import RobotTask
+from tasks.vector_env import VectorEnv
 
 UNSTATED = "unstated"
 """The source of a term that its task says nothing about."""
@@ -56,7 +58,7 @@ def export(run: str | Path, output: str | Path | None = None, *, steps: int = 25
     return path
 
 
-def check(contract: Contract, env: Env) -> None:
+def check(contract: Contract, env: VectorEnv) -> None:
     """Refuse a policy whose contract is not the one that an environment would write.
 
     Raises:
@@ -73,7 +75,7 @@ def check(contract: Contract, env: Env) -> None:
 
 
 def contract_of(
-    env: Env,
+    env: VectorEnv,
     provenance: deploy.Provenance,
     *,
     policy: torch.nn.Module | None = None,
@@ -90,15 +92,14 @@ def contract_of(
     Raises:
         UserError: the task describes an observation term that it does not have.
     """
-    task, interface = env.task, env.task.interface()
-    delay = round(env.cfg.action_delay_s / env.physics_dt) * env.physics_dt
+    interface, delay = env.interface(), env.action_delay_s
     return Contract(
         policy=deploy.PolicyInfo(),
         robot=_robot(env),
         timing=deploy.Timing(
             physics_dt=env.physics_dt,
-            decimation=env.cfg.decimation,
-            control_dt=env.cfg.decimation * env.physics_dt,
+            decimation=env.decimation,
+            control_dt=env.decimation * env.physics_dt,
             action_delay_range_s=(delay, delay),
         ),
         action=_action(env),
@@ -110,10 +111,7 @@ def contract_of(
         ),
         safety=deploy.Safety(tilt_limit_rad=interface.tilt_limit),
         provenance=provenance,
-        training=deploy.Training(
-            randomisation={e.change.name: e.change.limits for e in task.randomise() if e.change.limits is not None},
-            evaluation=dict(evaluation or {}),
-        ),
+        training=deploy.Training(randomisation=env.randomisation(), evaluation=dict(evaluation or {})),
     )
 
 
@@ -124,6 +122,7 @@ def provenance_of(trained: Trained) -> deploy.Provenance:
     git = about.get("git") or {}
     return deploy.Provenance(
         task=config.task,
+        environments=source_of(config.sim).name,
         algorithm=config.algo,
         seed=config.seed,
         iteration=trained.iteration,
@@ -135,7 +134,7 @@ def provenance_of(trained: Trained) -> deploy.Provenance:
     )
 
 
-def record(policy: torch.nn.Module, env: Env, steps: int) -> np.ndarray:
+def record(policy: torch.nn.Module, env: VectorEnv, steps: int) -> np.ndarray:
     """Return the observations `(steps, D)` float32 of consecutive steps of the first world under the mean action.
 
     The world is reset at the start and half way, and wherever an episode ends.
@@ -151,11 +150,11 @@ def record(policy: torch.nn.Module, env: Env, steps: int) -> np.ndarray:
     return np.stack(rows)
 
 
-def _terms(env: Env) -> tuple[deploy.Term, ...]:
-    stated, sizes = env.task.interface().observation, env.observation_terms["policy"]
+def _terms(env: VectorEnv) -> tuple[deploy.Term, ...]:
+    stated, sizes = env.interface().observation, env.observation_terms["policy"]
     for name in stated:
         if name not in sizes:
-            raise unknown("observation term", name, sizes, f"{type(env.task).__name__}.interface")
+            raise unknown("observation term", name, sizes, f"{env.name}.interface")
     terms = []
     for name, size in sizes.items():
         quantity = stated.get(name, Quantity(source=UNSTATED))
@@ -169,14 +168,14 @@ def _terms(env: Env) -> tuple[deploy.Term, ...]:
                 unit=quantity.unit,
                 frame=quantity.frame,
                 joints=quantity.joints,
-                noise_train=env.cfg.noise.get(name, 0.0),
+                noise_train=env.noise.get(name, 0.0),
                 needs_estimator=quantity.needs_estimator,
             )
         )
     return tuple(terms)
 
 
-def _action(env: Env) -> deploy.Action:
+def _action(env: VectorEnv) -> deploy.Action:
     term = env.action_term
     return deploy.Action(
         joints=term.names,
@@ -189,11 +188,12 @@ def _action(env: Env) -> deploy.Action:
     )
 
 
-def _target_limits(env: Env) -> tuple[deploy.Range, ...] | None:
+def _target_limits(env: VectorEnv) -> tuple[deploy.Range, ...] | None:
     """Return the range that MuJoCo clips each joint target to; None if it clips none."""
-    term, task, model = env.action_term, env.task, env.sim.model
-    if term.kind != "position" or not isinstance(task, RobotTask):
+    term = env.action_term
+    if term.kind != "position" or not isinstance(env, Env) or not isinstance(env.task, RobotTask):
         return None
+    task, model = env.task, env.sim.model
     limited = model.actuator_ctrllimited[task.robot.actuators].astype(bool)
     if not limited.any():
         return None
@@ -205,11 +205,10 @@ def _target_limits(env: Env) -> tuple[deploy.Range, ...] | None:
     return tuple((float(a), float(b)) for a, b in ranges)
 
 
-def _robot(env: Env) -> deploy.Robot:
-    task, model = env.task, env.sim.model
-    if not isinstance(task, RobotTask):
-        return deploy.Robot(name=type(task).__name__)
-    robot = task.description
+def _robot(env: VectorEnv) -> deploy.Robot:
+    if not isinstance(env, Env) or not isinstance(env.task, RobotTask):
+        return deploy.Robot(name=env.name)
+    robot, model = env.task.description, env.sim.model
     # The gains are those of the model that is simulated, which a task may have built with others than its file's.
     live = Robot.from_model(robot.name, robot.path, model)
     mounting = imu_mounting(model, robot)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from robolearn.environments import worlds_of
 from robolearn.evaluation import Act, evaluate
 from robolearn.training import TrainConfig, make_env
 from sim.errors import UserError
@@ -142,7 +143,7 @@ def measure(act: Act, config: TrainConfig, worlds: int, seed: int = 0) -> Outcom
     Raises:
         UserError: the task has no termination ``fell``.
     """
-    env = make_env(config, worlds, seed)
+    env = worlds_of(make_env(config, worlds, seed), "gap")
     _needs_falls(env, config.task)
     result = evaluate(act, env, worlds)
     errors = {name: result[name] for name in env.task.metrics()}
@@ -212,7 +213,7 @@ def trace(act: Act, config: TrainConfig, worlds: int, seed: int = 0) -> Trace:
     Raises:
         UserError: the task has no robot, or no termination ``fell``.
     """
-    env = make_env(config, worlds, seed)
+    env = worlds_of(make_env(config, worlds, seed), "gap")
     _needs_falls(env, config.task)
     if not isinstance(env.task, RobotTask):
         raise UserError(f"task {config.task} has no robot to follow")

@@ -12,9 +12,10 @@ from deploy.contract import Contract
 from deploy.runtime import Policy
 from robolearn import run as runs
 from robolearn.algorithms.registry import policy_of
+from robolearn.environments import GYMNASIUM, source_of
 from robolearn.training import TrainConfig, load_config, make_env
 from sim.errors import UserError
-from tasks.env import Env
+from tasks.vector_env import VectorEnv
 
 ArrayT = TypeVar("ArrayT", np.ndarray, torch.Tensor)
 
@@ -25,6 +26,8 @@ class LoadedPolicy(ABC):
     source: Literal["run", "onnx"]
     task: str
     """The task it was trained on, by name."""
+    sim: str
+    """What its environment comes from: a physics backend by name, or gymnasium."""
     path: Path
     """The checkpoint or ONNX file."""
     config: TrainConfig | None
@@ -64,6 +67,7 @@ class RunPolicy(LoadedPolicy):
 
     def __init__(self, trained: "Trained", device: str):
         self.task, self.path, self.config = trained.config.task, trained.checkpoint, trained.config
+        self.sim = trained.config.sim
         self.terms = dict(trained.env.observation_terms["policy"])
         self.module = trained.policy.to(device).eval()
         self._device = device
@@ -82,7 +86,9 @@ class OnnxPolicy(LoadedPolicy):
     def __init__(self, path: Path):
         self._policy = Policy(path)
         self.contract = self._policy.contract
-        self.task, self.path = self.contract.provenance.task, path
+        provenance = self.contract.provenance
+        self.task, self.path = provenance.task, path
+        self.sim = GYMNASIUM if provenance.environments == GYMNASIUM else "mujoco"
         self.terms = {term.name: term.dim * term.history for term in self.contract.observation.terms}
 
     def _act(self, observation: torch.Tensor) -> torch.Tensor:
@@ -99,7 +105,7 @@ class Trained:
     iteration: int
     policy: Any
     """The policy module; called with raw observations (N, D) it returns its mean actions (N, A)."""
-    env: Env
+    env: VectorEnv
     """One world of the task, as far in its curriculum as the training was."""
 
 
@@ -132,7 +138,7 @@ def restore(path: str | Path) -> Trained:
     if payload["config"]["task"] != config.task:
         raise UserError(f"{checkpoint} was trained on {payload['config']['task']!r}, and its run is of {config.task!r}")
     # The networks' sizes are all that the worlds are needed for: one will do, on whatever this machine has.
-    env = make_env(replace(config, sim="mujoco", device="cpu"), num_envs=1)
+    env = make_env(replace(config, sim=source_of(config.sim).everywhere(), device="cpu"), num_envs=1)
     # Building an algorithm seeds torch, which must not change the caller's random numbers.
     with torch.random.fork_rng(devices=[]):
         try:
@@ -140,7 +146,5 @@ def restore(path: str | Path) -> Trained:
         except (RuntimeError, KeyError) as error:
             reason = str(error).strip().splitlines()[-1].strip()
             raise UserError(f"{checkpoint} does not fit the networks of its run's config: {reason}") from None
-    for name, value in payload["env"]["buffers"].items():
-        if value.dim() == 0 and name in env.task.buffers:
-            env.task.buffers[name].copy_(value)
+    env.load_progress(payload["env"])
     return Trained(run, checkpoint, config, payload["iteration"], policy, env)

@@ -1,7 +1,8 @@
 """Watching a policy: one world under the deterministic policy, without noise and disturbances."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,13 +10,15 @@ import mujoco
 import numpy as np
 import torch
 
+from robolearn.environments import source_of
 from robolearn.exporting import check
 from robolearn.loading import load
 from robolearn.training import TrainConfig, default_config, make_env
 from sim.errors import UserError
 from sim.render import Renderer
+from tasks.adapters.gymnasium_env import GymnasiumEnv
 from tasks.env import Env
-from tasks.registry import task_class
+from tasks.vector_env import VectorEnv
 
 MAX_FPS = 60
 """Pictures per second of a video; a faster control rate shows every second or third step."""
@@ -24,7 +27,7 @@ MAX_FPS = 60
 class Playback:
     """One world, stepped by a policy."""
 
-    def __init__(self, act: Callable[[torch.Tensor], torch.Tensor], env: Env):
+    def __init__(self, act: Callable[[torch.Tensor], torch.Tensor], env: VectorEnv):
         """Begin an episode of an environment of one world.
 
         Args:
@@ -36,7 +39,7 @@ class Playback:
         """(C,) what is commanded in place of the task's own random commands, or None."""
         self.commands = [
             (name, unit, limits)
-            for group in env.task.interface().commands
+            for group in env.interface().commands
             for name, unit, limits in zip(group.components, group.units, group.ranges, strict=True)
         ]
         """Name, unit and range of each of the C components of a command; empty where the task takes none."""
@@ -55,17 +58,29 @@ class Playback:
             ContractError: it is an exported policy that is not the task's.
         """
         policy = load(source)
-        trained: TrainConfig = policy.config or default_config(policy.task)
-        config = replace(trained, sim="mujoco", device="cpu")  # what every machine has
+        trained: TrainConfig = policy.config or default_config(policy.task, sim=policy.sim)
+        origin = source_of(trained.sim)
+        config = replace(trained, sim=origin.everywhere(), device="cpu")
         if policy.contract is not None:
             check(policy.contract, make_env(config, num_envs=1))
-        shown = replace(config, env=task_class(config.task)(config.env).play_config())
-        return cls(policy.act, make_env(shown, num_envs=1, seed=seed))
+        shown = replace(config, env=origin.play_config(config.task, config.env))
+        return cls(policy.act, make_env(shown, num_envs=1, seed=seed, draws=True))
 
     @property
     def model(self) -> mujoco.MjModel:
         """The scene."""
-        return self.env.sim.model
+        return self.worlds.sim.model
+
+    @property
+    def worlds(self) -> Env:
+        """The environment, if it is a task of ours.
+
+        Raises:
+            UserError: it is not, and draws itself.
+        """
+        if not isinstance(self.env, Env):
+            raise UserError(f"the viewers show scenes of our own tasks; {self.env.name} draws itself: --video FILE.mp4")
+        return self.env
 
     def reset(self) -> None:
         """Begin a new episode."""
@@ -85,7 +100,7 @@ class Playback:
 
     def write_state(self, data: mujoco.MjData) -> None:
         """Put the world's state into ``data`` and compute where everything is."""
-        sim = self.env.sim
+        sim = self.worlds.sim
         data.qpos[:], data.qvel[:], data.ctrl[:] = sim.qpos[0], sim.qvel[0], sim.ctrl[0]
         data.time = float(sim.time[0])
         mujoco.mj_forward(self.model, data)
@@ -93,11 +108,11 @@ class Playback:
     @property
     def qpos(self) -> np.ndarray:
         """(nq,) generalised position; quaternions in it are (w, x, y, z)."""
-        return self.env.sim.qpos[0].numpy().copy()
+        return self.worlds.sim.qpos[0].numpy().copy()
 
     def _commanded(self, obs: torch.Tensor, command: torch.Tensor) -> torch.Tensor:
         """Return the observation (1, D) under another command, and tell the task."""
-        self.env.task.buffers["command"][0] = command
+        self.worlds.task.buffers["command"][0] = command
         start = 0
         for name, size in self.env.observation_terms["policy"].items():
             if name == "command":
@@ -123,15 +138,14 @@ def fix_command(playback: Playback, command: Sequence[float] | None) -> None:
     playback.command = np.array(command, dtype=np.float64)
 
 
-def record(playback: Playback, path: Path, seconds: float, width: int = 640, height: int = 480) -> int:
+def record(playback: Playback, path: Path, seconds: float, size: tuple[int, int] | None = None) -> int:
     """Write a video at the speed of real time and return its number of pictures.
 
     Args:
         playback: what to show, from where it stands.
         path: an ``.mp4`` file, written whole or not at all.
         seconds: length of the video.
-        width: of the pictures, pixels.
-        height: of the pictures, pixels.
+        size: width and height of the pictures, pixels; 640 x 480, or that of an environment that draws itself.
 
     Raises:
         UserError: the machine cannot render, or the file cannot be written.
@@ -140,18 +154,20 @@ def record(playback: Playback, path: Path, seconds: float, width: int = 640, hei
 
     if path.suffix.lower() != ".mp4":
         raise UserError(f"a video is an .mp4 file, not {path.name}")
-    model, dt = playback.model, playback.env.step_dt
+    dt = playback.env.step_dt
     stride = max(1, math.ceil(1 / (MAX_FPS * dt) - 1e-9))
-    cameras = [model.camera(i).name for i in range(model.ncam)]
     partial = path.with_name(f".{path.stem}.partial.mp4")
     frames = max(1, round(seconds / (stride * dt)))
-    with Renderer(model, width, height) as renderer:
+    with _pictures(playback, size) as draw:
+        picture = draw()
+        height, width = picture.shape[:2]
         writer = cv2.VideoWriter(str(partial), cv2.VideoWriter.fourcc(*"mp4v"), 1 / (stride * dt), (width, height))
         try:
             if not writer.isOpened():
                 raise UserError(f"cannot write a video into {path.parent}")
-            for _ in range(frames):
-                picture = renderer.render(playback.qpos, "track" if "track" in cameras else None)
+            for frame in range(frames):
+                if frame:
+                    picture = draw()
                 writer.write(picture[..., ::-1].copy())  # OpenCV's order is blue, green, red
                 for _ in range(stride):
                     playback.step()
@@ -163,3 +179,18 @@ def record(playback: Playback, path: Path, seconds: float, width: int = 640, hei
             writer.release()
             partial.unlink(missing_ok=True)
     return frames
+
+
+@contextmanager
+def _pictures(playback: Playback, size: tuple[int, int] | None) -> Iterator[Callable[[], np.ndarray]]:
+    """Give what draws the present state, (H, W, 3) uint8."""
+    if isinstance(playback.env, GymnasiumEnv):
+        import cv2
+
+        render = playback.env.render
+        yield render if size is None else lambda: cv2.resize(render(), size, interpolation=cv2.INTER_AREA)
+        return
+    model = playback.model
+    cameras = [model.camera(i).name for i in range(model.ncam)]
+    with Renderer(model, *size or (640, 480)) as renderer:
+        yield lambda: renderer.render(playback.qpos, "track" if "track" in cameras else None)

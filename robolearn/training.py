@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -15,15 +15,13 @@ import tyro
 from robolearn import checkpoint
 from robolearn.algorithms.registry import Algorithm, algorithm_class
 from robolearn.config import from_dict, load_yaml, save_yaml, to_dict, updated
+from robolearn.environments import source_of
 from robolearn.interrupts import interrupts
 from robolearn.log import Log
 from robolearn.presets import preset
 from robolearn.run import Run
-from sim.backends import make_simulation
 from sim.errors import UserError
-from tasks.env import Env
-from tasks.registry import task_class
-from tasks.task import TaskConfig
+from tasks.vector_env import EnvironmentFailed, VectorEnv
 
 SHOWN = ("episode/return", "episode/length")
 """Metrics shown beside the progress bar."""
@@ -34,11 +32,11 @@ class TrainConfig:
     """Everything that decides a training; ``config.yaml`` holds it whole."""
 
     task: tyro.conf.Suppress[str]
-    """A task by name, or path/to/file.py:Class."""
+    """A task by name, or path/to/file.py:Class; with the backend gymnasium, an environment's id."""
     algo: str = "ppo"
     """A learning algorithm by name."""
     sim: str = "mujoco"
-    """A physics backend by name."""
+    """A physics backend by name, or gymnasium for other people's environments."""
     device: str = "cpu"
     """Where the worlds and the networks live: cpu or cuda."""
     num_envs: int = 256
@@ -53,8 +51,8 @@ class TrainConfig:
     """CPU threads of torch while it learns; small networks are fastest on one."""
     checkpoint_every: int = 25
     """Iterations between checkpoints."""
-    env: TaskConfig = field(default_factory=TaskConfig)
-    """The task's own config."""
+    env: Any = None
+    """The environment's own config."""
     algorithm: Any = None
     """The algorithm's own config."""
 
@@ -68,18 +66,20 @@ class TrainConfig:
             raise UserError(f"threads must not be negative, not {self.threads}")
 
 
-def default_config(task: str, algo: str = "ppo", **changes: Any) -> TrainConfig:
+def default_config(task: str, algo: str = "ppo", sim: str = "mujoco", **changes: Any) -> TrainConfig:
     """Return the config that trains a task without tuning, with some fields changed.
 
     Args:
         task: a task by name.
         algo: an algorithm by name.
+        sim: a physics backend by name, or gymnasium.
         changes: fields of `TrainConfig`; dicts for ``env`` and ``algorithm`` change only the fields they name.
 
     Raises:
         UserError: a name or a field does not exist, or a value is of the wrong type or range.
     """
-    base = TrainConfig(task=task, algo=algo, env=task_class(task).Config(), algorithm=algorithm_class(algo).Config())
+    env, algorithm = source_of(sim).config(task), algorithm_class(algo).Config()
+    base = TrainConfig(task=task, algo=algo, sim=sim, env=env, algorithm=algorithm)
     return updated(updated(base, preset(task, algo), f"preset of {task}"), changes)
 
 
@@ -93,27 +93,34 @@ def load_config(path: Path) -> TrainConfig:
     for name in ("task", "algo"):
         if not isinstance(data.get(name), str):
             raise UserError(f"{path}: {name} is missing; is this the config.yaml of a run?")
-    task, algorithm = task_class(data["task"]), algorithm_class(data["algo"])
+    sim = data.get("sim", "mujoco")
+    env, algorithm = source_of(sim).config(data["task"]), algorithm_class(data["algo"])
     parts = {
-        "env": from_dict(task.Config, data.pop("env", {}), f"{path}: env"),
+        "env": from_dict(type(env), data.pop("env", {}), f"{path}: env"),
         "algorithm": from_dict(algorithm.Config, data.pop("algorithm", {}), f"{path}: algorithm"),
     }
     base = TrainConfig(task=data["task"], algo=data["algo"], **parts)
     return updated(base, data, str(path))
 
 
-def make_env(config: TrainConfig, num_envs: int | None = None, seed: int | None = None) -> Env:
-    """Return the environment of a config, with another number of worlds or seed if given."""
-    task = task_class(config.task)(config.env)
-    simulation = make_simulation(
-        config.sim,
-        task.model(),
-        num_envs or config.num_envs,
-        config.device,
-        config.threads or None,
-        task.external_forces,
+def make_env(
+    config: TrainConfig, num_envs: int | None = None, seed: int | None = None, draws: bool = False
+) -> VectorEnv:
+    """Return the environment of a config, with another number of worlds or seed if given.
+
+    Args:
+        config: of the training.
+        num_envs: number of worlds.
+        seed: decides them.
+        draws: whether they are to be drawn.
+
+    Raises:
+        UserError: it cannot be made.
+    """
+    source, seed = source_of(config.sim), config.seed if seed is None else seed
+    return source.make(
+        config.task, config.env, config.sim, num_envs or config.num_envs, seed, config.device, config.threads, draws
     )
-    return Env(task, simulation, config.seed if seed is None else seed)
 
 
 class TrainingFailed(UserError):
@@ -148,18 +155,22 @@ def train(config: TrainConfig, run: Run, resume: bool = False, init: Run | None 
     Raises:
         UserError: the config, or a checkpoint under it, does not fit the task; another process trains the run;
             or a run to resume has done all of its steps.
-        TrainingFailed: a term of the task is not finite, or the disk is full.
+        TrainingFailed: a term of the task is not finite, an environment cannot be stepped any further, or the disk is
+            full.
     """
     with run.locked():
-        return _train(config, run, resume, init)
+        # Ours all come from generators of their own; a user's task may draw from these.
+        random.seed(config.seed)
+        np.random.seed(config.seed % 2**32)  # noqa: NPY002
+        torch.manual_seed(config.seed)
+        env = make_env(config)
+        try:
+            return _train(config, env, run, resume, init)
+        finally:
+            env.close()
 
 
-def _train(config: TrainConfig, run: Run, resume: bool, init: Run | None) -> Outcome:
-    # Ours all come from generators of their own; a user's task may draw from these.
-    random.seed(config.seed)
-    np.random.seed(config.seed % 2**32)  # noqa: NPY002
-    torch.manual_seed(config.seed)
-    env = make_env(config)
+def _train(config: TrainConfig, env: VectorEnv, run: Run, resume: bool, init: Run | None) -> Outcome:
     algorithm: Algorithm = algorithm_class(config.algo)(env, config.algorithm, config.seed)
     done, seconds = 0, 0.0
     if resume:
@@ -187,15 +198,19 @@ def _train(config: TrainConfig, run: Run, resume: bool, init: Run | None) -> Out
                 done += 1
                 times = {"time/collect": middle - start, "time/update": now - middle, "time/total": now - began}
                 steps = {"steps": done * algorithm.steps_per_iteration}
-                log.write(done - 1, steps | stats | metrics | env.task.log() | _health(env) | times, SHOWN)
+                log.write(done - 1, steps | stats | metrics | env.log() | env.health() | times, SHOWN)
             if saved != done:
                 _save(run, config, algorithm, env, done, monotonic() - began)
+    except EnvironmentFailed as error:
+        # The networks are as sound as they were: nothing of the step that failed has reached them.
+        _save(run, config, algorithm, env, done, monotonic() - began)
+        raise TrainingFailed(f"{error}; what was learned before is saved, as of iteration {done}") from error
     except UserError as error:
         raise TrainingFailed(str(error)) from error
     return Outcome(done, done * algorithm.steps_per_iteration, monotonic() - began, done >= total)
 
 
-def collect(algorithm: Algorithm, env: Env) -> dict[str, float]:
+def collect(algorithm: Algorithm, env: VectorEnv) -> dict[str, float]:
     """Gather experience with torch on one thread: more would fight with the physics over the cores."""
     torch.set_num_threads(1)
     return algorithm.collect(env)
@@ -207,13 +222,7 @@ def update(algorithm: Algorithm, progress: float, torch_threads: int) -> dict[st
     return algorithm.update(progress)
 
 
-def _health(env: Env) -> dict[str, float]:
-    """Return counts of what went wrong in the physics since the last iteration, where something did."""
-    counts = {f"physics/warning_{name}": float(n) for name, n in env.sim.drain_warnings().items()}
-    return counts | {"physics/diverged_worlds": float(env.diverged_worlds)}
-
-
-def _save(run: Run, config: TrainConfig, algorithm: Algorithm, env: Env, iteration: int, seconds: float) -> None:
+def _save(run: Run, config: TrainConfig, algorithm: Algorithm, env: VectorEnv, iteration: int, seconds: float) -> None:
     payload = {
         "config": to_dict(config),
         "iteration": iteration,
@@ -225,7 +234,7 @@ def _save(run: Run, config: TrainConfig, algorithm: Algorithm, env: Env, iterati
     checkpoint.save_numbered(run.checkpoints, iteration, payload)
 
 
-def _restore(run: Run, config: TrainConfig, algorithm: Algorithm, env: Env) -> tuple[int, float]:
+def _restore(run: Run, config: TrainConfig, algorithm: Algorithm, env: VectorEnv) -> tuple[int, float]:
     """Load the run's checkpoint and return the iterations and seconds it had taken."""
     path, payload = run.load(config.device)
     saved = payload["config"]

@@ -120,6 +120,11 @@ def why_unavailable() -> str | None:
     return _backend()[1]
 
 
+def offscreen_backend() -> str | None:
+    """Return the name of the context module that draws without a display, or None if there is none."""
+    return _backend()[0]
+
+
 def _backend() -> tuple[str | None, str | None]:
     """Return the first context module that works, or None and the reason why none does."""
     system = platform.system()

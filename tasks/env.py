@@ -13,6 +13,7 @@ from sim.errors import UserError
 from sim.mirror import Mirror
 from sim.simulation import Simulation
 from tasks.events import Event
+from tasks.interface import Interface
 from tasks.observations import Observations
 from tasks.rewards import Rewards
 from tasks.task import Task
@@ -31,9 +32,10 @@ class Env(VectorEnv):
             UserError: the task states a term of the wrong shape, a weight or noise for a term that does not exist,
                 or an event for an object that does not exist.
         """
-        self.task, self.sim, self.cfg = task, sim, task.config
+        self.task, self.sim, self.cfg, self.name = task, sim, task.config, type(task).__name__
         self.num_envs, self.device = sim.num_worlds, sim.device
         self.physics_dt, self.step_dt = sim.timestep, task.config.control_dt
+        self.decimation, self.noise = task.config.decimation, task.config.noise
         self.max_episode_length_s = task.config.episode_s
         self.max_episode_length = round(task.config.episode_s / task.config.control_dt)
         self.metadata: dict[str, Any] = {
@@ -42,7 +44,6 @@ class Env(VectorEnv):
             "render_fps": round(1 / self.step_dt),
         }
         self.common_step_counter = 0
-        """Number of calls of ``step``."""
         self.diverged_worlds = 0
         """Number of resets of worlds whose physics diverged."""
 
@@ -57,6 +58,7 @@ class Env(VectorEnv):
         n, a = self.num_envs, len(low)
         task.action, task.last_action = task.buffer("action", a), task.buffer("last_action", a)
         delay = round(task.config.action_delay_s / self.physics_dt)
+        self.action_delay_s = delay * self.physics_dt
         self._delay_steps, self._delay_substeps = divmod(delay, task.config.decimation)
         self._queue = task.buffer("action_queue", self._delay_steps + 2, a)
         self._episode_length = task.buffer("episode_length", dtype=torch.int64)
@@ -155,6 +157,12 @@ class Env(VectorEnv):
 
     def close(self) -> None:
         """Nothing is held that needs closing."""
+
+    def interface(self) -> Interface:
+        return self.task.interface()
+
+    def randomisation(self) -> dict[str, tuple[float, float]]:
+        return {e.change.name: e.change.limits for e in self._events if e.change.limits is not None}
 
     def log(self) -> dict[str, float]:
         return self.task.log()

@@ -46,3 +46,17 @@ class Interface:
     """In the order of the terms whose source is ``command``."""
     tilt_limit: float | None = None
     """Angle between the base's z axis and up, rad, beyond which a controller should give up; None for no limit."""
+
+
+@dataclass(frozen=True)
+class ActionTerm:
+    """How actions (N, A) become what the actuators are told: ``offset + scale * clip(action, low, high)``."""
+
+    names: tuple[str, ...]
+    """The actuated joints or actuators, in action order."""
+    kind: str
+    """``"position"`` for joint targets in rad, ``"actuator"`` for the actuators' own controls."""
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    scale: tuple[float, ...]
+    offset: tuple[float, ...]

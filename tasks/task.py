@@ -17,7 +17,7 @@ from sim.scene import build
 from sim.simulation import Simulation
 from tasks.events import Event
 from tasks.goal import Goal
-from tasks.interface import Interface
+from tasks.interface import ActionTerm, Interface
 
 Terms = dict[str, torch.Tensor]
 """Tensors by term name, one row for each world; their order is the order in the observation vector."""
@@ -78,20 +78,6 @@ class RobotTaskConfig(TaskConfig):
 
 
 ConfigT = TypeVar("ConfigT", bound=TaskConfig)
-
-
-@dataclass(frozen=True)
-class ActionTerm:
-    """How actions (N, A) become what the actuators are told: ``offset + scale * clip(action, low, high)``."""
-
-    names: tuple[str, ...]
-    """The actuated joints or actuators, in action order."""
-    kind: str
-    """``"position"`` for joint targets in rad, ``"actuator"`` for the actuators' own controls."""
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    scale: tuple[float, ...]
-    offset: tuple[float, ...]
 
 
 class Task(Generic[ConfigT]):

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium
@@ -10,6 +11,7 @@ import torch
 from sim.errors import UserError, unknown
 from sim.mirror import Mirror
 from tasks.goal import Goal
+from tasks.interface import ActionTerm, Interface
 
 Observation = dict[str, torch.Tensor]
 """The groups ``"policy"`` (N, D) and ``"critic"`` (N, Dc), float32, on the environment's device."""
@@ -36,11 +38,17 @@ class VectorEnv(ABC):
       window of steps reaches over it.
     """
 
+    name: str
+    """What it is called in a policy's contract."""
     num_envs: int
     """N."""
     device: torch.device
     single_action_space: gymnasium.spaces.Box
     """Bounds (A,), float32."""
+    single_observation_space: gymnasium.spaces.Dict
+    """A box for each group."""
+    action_term: ActionTerm
+    """What the actions are."""
     observation_terms: dict[str, dict[str, int]]
     """The size of each term by group and name, in order."""
     obs_buf: Observation
@@ -49,8 +57,16 @@ class VectorEnv(ABC):
     """Time between two actions, s."""
     physics_dt: float
     """Time of a physics step, s; ``step_dt`` where none is known."""
+    decimation: int = 1
+    """Physics steps to one action."""
+    action_delay_s: float = 0.0
+    """Time between an action and its effect, s."""
+    noise: Mapping[str, float] = MappingProxyType({})
+    """Half-width of the uniform noise on the policy's observation terms, by name."""
     max_episode_length: int
     """Steps after which an episode is truncated; 0 where it never is."""
+    common_step_counter: int
+    """Number of calls of ``step``."""
     goal: Goal | None = None
     """Of a goal-conditioned environment."""
     one_observation: bool = False
@@ -101,6 +117,14 @@ class VectorEnv(ABC):
     def load_progress(self, state: Mapping[str, Any]) -> None:
         """Take over from a ``state_dict``, of any N, how far a curriculum has come."""
         del state
+
+    def interface(self) -> Interface:
+        """Return what the policy's terms measure and what may be commanded."""
+        return Interface()
+
+    def randomisation(self) -> dict[str, tuple[float, float]]:
+        """Return the ranges that the worlds are drawn from, by name."""
+        return {}
 
     def log(self) -> dict[str, float]:
         """Return numbers about the environment itself to be logged each iteration, e.g. a curriculum's level."""

@@ -18,7 +18,7 @@ from robolearn.algorithms.offpolicy import action_bounds, drawn_seed
 from robolearn.policies.normalizer import Normalizer
 from robolearn.policies.squashed import Sample, tanh_log_prob
 from sim.errors import UserError
-from tasks.env import Env
+from tasks.vector_env import VectorEnv
 
 _PARTS = ("policy", "value", "spread", "optimizer")
 
@@ -197,7 +197,7 @@ class AVG:
 
     Config = AVGConfig
 
-    def __init__(self, env: Env, config: AVGConfig, seed: int = 0):
+    def __init__(self, env: VectorEnv, config: AVGConfig, seed: int = 0):
         """Make the networks.
 
         Raises:
@@ -224,7 +224,7 @@ class AVG:
         """Environment steps of one `collect`."""
         return self.config.iteration_steps * self.num_envs
 
-    def collect(self, env: Env) -> dict[str, float]:
+    def collect(self, env: VectorEnv) -> dict[str, float]:
         """Step the worlds, learn from every step, and return means over the episodes that ended."""
         if not self.started:
             env.reset()
@@ -254,7 +254,7 @@ class AVG:
         self.generator.set_state(state["generator"].cpu())
         self.started = state["started"]
 
-    def _step(self, env: Env) -> dict[str, float]:
+    def _step(self, env: VectorEnv) -> dict[str, float]:
         """Step every world once, learn from it, and return what the environment logs of it."""
         c, obs = self.config, env.obs_buf
         self.policy.normalizer.update(obs["policy"])

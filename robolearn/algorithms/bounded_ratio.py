@@ -31,7 +31,7 @@ class BPO(Surrogate):
         self.returns = Normalizer(1)
 
     def begin(self, learner: Learner, progress: float) -> None:
-        self.returns.update(learner.rollout.target[..., None])
+        self.returns.update(learner.rollout.flat("target")[:, None])
 
     def forward(self, sample: Sample) -> torch.Tensor:
         target = self.returns(sample.target[:, None]).squeeze(1)
@@ -41,4 +41,4 @@ class BPO(Surrogate):
         return (sample.ratio - best).abs() * weight + self.coefficient * (softplus(excess) - excess / 2)
 
     def finish(self, learner: Learner) -> None:
-        self.head.normalizer.update(learner.rollout.critic_obs)
+        self.head.normalizer.update(learner.rollout.flat("critic_obs"))

@@ -22,7 +22,7 @@ from robolearn.buffers.replay import Batch, Replay
 from robolearn.policies.action_value import ActionValue
 from robolearn.policies.squashed import Sample
 from sim.errors import UserError
-from tasks.env import Env
+from tasks.vector_env import VectorEnv
 
 _COUNTS = ("env_steps", "critic_steps", "policy_steps")
 _PARTS = ("policy", "value", "critic", "bonus", "target", "slow_value", "slow_policy", "critic_optimizer",
@@ -34,7 +34,7 @@ class OffPolicy:
 
     Config = OffPolicyConfig
 
-    def __init__(self, env: Env, config: OffPolicyConfig, seed: int = 0):
+    def __init__(self, env: VectorEnv, config: OffPolicyConfig, seed: int = 0):
         """Make the networks and the replay, whose memory is taken with the first step.
 
         Raises:
@@ -65,7 +65,7 @@ class OffPolicy:
             {"params": list(self.policy.parameters()), "lr": c.learning_rate},
             {"params": [p for p in self.bonus.parameters() if p.requires_grad], "lr": c.alpha_learning_rate},
         )
-        self._critic_group = "policy" if _one_observation(env) else "critic"
+        self._critic_group = "policy" if env.one_observation else "critic"
         fields = {"policy": sizes["policy"], self._critic_group: sizes["critic"]}
         fields |= {f"next_{name}": size for name, size in fields.items()} | {"action": len(low)}
         self.replay = Replay(
@@ -83,7 +83,7 @@ class OffPolicy:
         """Environment steps of one `collect`."""
         return self.config.iteration_steps * self.num_envs
 
-    def collect(self, env: Env) -> dict[str, float]:
+    def collect(self, env: VectorEnv) -> dict[str, float]:
         """Step the worlds, with gradient steps in between, and return means over the episodes that ended."""
         c = self.config
         if not self.started:
@@ -145,7 +145,7 @@ class OffPolicy:
         self.started = state["started"]
 
     @torch.no_grad()
-    def _env_step(self, env: Env) -> dict[str, float]:
+    def _env_step(self, env: VectorEnv) -> dict[str, float]:
         """Take a step in every world, store it, and return what the environment logs of it."""
         obs = env.obs_buf
         if self.env_steps < self.config.warmup:
@@ -153,15 +153,16 @@ class OffPolicy:
             action = torch.rand(shape, generator=self.generator, device=self.device) * 2 - 1
         else:
             action = self.policy.explore(obs["policy"], self.generator)
+        _, reward, terminated, truncated, extras = env.step(self.policy.to_env(action))
+        valid = extras.get("valid")
         for normalizer, group in ((self.policy.normalizer, "policy"), (self.value.normalizer, "critic")):
             if normalizer is not None:
-                normalizer.update(obs[group])
-        _, reward, terminated, truncated, extras = env.step(self.policy.to_env(action))
+                normalizer.update(obs[group] if valid is None else obs[group][valid])
         final = extras["final_obs"]
         fields = {"action": action}
         for group in {"policy", self._critic_group}:
             fields |= {group: obs[group], f"next_{group}": final[group]}
-        self.replay.add(fields, reward, terminated, truncated)
+        self.replay.add(fields, reward, terminated, truncated, valid)
         self.env_steps += self.num_envs
         return extras["log"]
 
@@ -216,7 +217,7 @@ class OffPolicy:
             self._sums[name] = (total + value.detach(), count + 1)
 
 
-def action_bounds(env: Env) -> tuple[torch.Tensor, torch.Tensor]:
+def action_bounds(env: VectorEnv) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the limits (A,) of the action.
 
     Raises:
@@ -234,12 +235,6 @@ def action_bounds(env: Env) -> tuple[torch.Tensor, torch.Tensor]:
 def drawn_seed() -> int:
     """Return a seed from the global generator: streams of their own for what is drawn independently."""
     return int(torch.randint(2**62, ()))
-
-
-def _one_observation(env: Env) -> bool:
-    """Say whether policy and critic see the same, so that it need be stored only once."""
-    groups = env.task.observe()
-    return groups["policy"] is groups["critic"] and not any(env.cfg.noise.values())
 
 
 def _slow_copy(module: Any) -> Any:

@@ -12,7 +12,7 @@ from robolearn.policies.gaussian import GaussianPolicy, ValueFunction, log_prob
 from robolearn.policies.mlp import ACTIVATIONS
 from robolearn.policies.normalizer import ReturnScaler
 from sim.errors import UserError, unknown
-from tasks.env import Env
+from tasks.vector_env import VectorEnv
 
 
 @dataclass(kw_only=True)
@@ -64,7 +64,7 @@ class OnPolicy:
     log_std: torch.Tensor
     """(A,) log standard deviation that the rollout was drawn with."""
 
-    def __init__(self, env: Env, config: OnPolicyConfig, seed: int = 0):
+    def __init__(self, env: VectorEnv, config: OnPolicyConfig, seed: int = 0):
         device = env.device
         torch.manual_seed(seed)
         self._horizon, self._gamma, self._lam = config.horizon, config.gamma, config.lam
@@ -87,15 +87,23 @@ class OnPolicy:
         """Environment steps of one `collect`."""
         return self.rollout.size
 
-    def collect(self, env: Env) -> dict[str, float]:
+    def collect(self, env: VectorEnv) -> dict[str, float]:
         """Fill the rollout with the present policy and return means over the episodes that ended."""
         if not self.started:
             env.reset()
-            if self._spread_episodes:
+            if self._spread_episodes and env.max_episode_length:
                 lengths = torch.randint(env.max_episode_length, (env.num_envs,), generator=self.generator)
                 env.episode_length_buf = lengths.to(env.device)
             self.started = True
-        obs, r, means = env.obs_buf, self.rollout, EpisodeMeans()
+        means = EpisodeMeans()
+        self._fill(env, means)
+        while not self.rollout.valid.any():  # there is nothing to learn from yet
+            self._fill(env, means)
+        return means.result()
+
+    def _fill(self, env: VectorEnv, means: EpisodeMeans) -> None:
+        obs, r = env.obs_buf, self.rollout
+        everywhere = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
         with torch.no_grad():
             for t in range(self._horizon):
                 mean, log_std = self.policy.distribution(obs["policy"])
@@ -104,6 +112,7 @@ class OnPolicy:
                 r.policy_obs[t], r.critic_obs[t] = obs["policy"], obs["critic"]
                 r.mean[t], r.u[t], r.log_prob[t] = mean, u, log_prob(u, mean, log_std)
                 obs, r.reward[t], r.terminated[t], r.truncated[t], extras = env.step(self.policy.action(u))
+                r.valid[t] = extras.get("valid", everywhere)
                 cut = r.truncated[t].nonzero().squeeze(1)
                 if len(cut):
                     r.next_value[t, cut] = self.critic(extras["final_obs"]["critic"][cut])
@@ -112,7 +121,6 @@ class OnPolicy:
             r.value[:] = self.critic(r.critic_obs)
             following = torch.cat((r.value[1:], self.critic(obs["critic"])[None]))
             r.next_value = torch.where(r.truncated, r.next_value, following)
-        return means.result()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue bit for bit."""
@@ -137,19 +145,21 @@ class OnPolicy:
     def _estimate(self) -> None:
         """Fill in the rollout's advantages, normalised over it, and the targets of its values."""
         r = self.rollout
-        reward = self.scaler(r.reward, r.terminated | r.truncated) if self.scaler else r.reward
-        r.advantage = gae(reward, r.value, r.next_value, r.terminated, r.truncated, self._gamma, self._lam)
+        reward = self.scaler(r.reward, r.terminated | r.truncated, r.valid) if self.scaler else r.reward
+        r.advantage = gae(reward, r.value, r.next_value, r.terminated, r.truncated, self._gamma, self._lam, r.valid)
         r.target = r.advantage + r.value
-        r.advantage = (r.advantage - r.advantage.mean()) / (r.advantage.std() + 1e-8)
+        advantage = r.flat("advantage")
+        r.advantage = (r.advantage - advantage.mean()) / (advantage.std() + 1e-8)
 
     def _conclude(self) -> dict[str, float]:
         """Take the rollout into the observation statistics and return the metrics of any on-policy update."""
         r = self.rollout
-        self.policy.normalizer.update(r.policy_obs)
-        self.critic.normalizer.update(r.critic_obs)
+        self.policy.normalizer.update(r.flat("policy_obs"))
+        self.critic.normalizer.update(r.flat("critic_obs"))
         metrics = {"policy/std": float(self.log_std.exp().mean())}
-        spread = r.target.var()
-        metrics["value/explained_variance"] = float(1 - (r.target - r.value).var() / spread) if spread > 0 else 0.0
+        target = r.flat("target")
+        spread, rest = target.var(), (target - r.flat("value")).var()
+        metrics["value/explained_variance"] = float(1 - rest / spread) if spread > 0 else 0.0
         return metrics
 
     def _usable(self, norm: torch.Tensor) -> bool:

@@ -12,7 +12,7 @@ from robolearn.algorithms.surrogate import Sample
 from robolearn.algorithms.surrogates import SURROGATES
 from robolearn.policies.gaussian import GaussianPolicy, entropy, kl_divergence, log_prob
 from sim.errors import UserError, unknown
-from tasks.env import Env
+from tasks.vector_env import VectorEnv
 
 
 @dataclass(kw_only=True)
@@ -61,7 +61,7 @@ class PPO(OnPolicy):
 
     Config = PPOConfig
 
-    def __init__(self, env: Env, config: PPOConfig, seed: int = 0):
+    def __init__(self, env: VectorEnv, config: PPOConfig, seed: int = 0):
         super().__init__(env, config, seed)
         self.config = config
         self.surrogate = SURROGATES[config.surrogate](config, self.critic_size).to(env.device)
@@ -70,7 +70,7 @@ class PPO(OnPolicy):
              {"params": [*self.critic.parameters(), *self.surrogate.parameters()]}],
             lr=config.learning_rate, eps=1e-5, fused=True,
         )  # fmt: skip
-        self.mirrors = env.task.mirrors() if config.symmetry_coefficient else None
+        self.mirrors = env.mirrors() if config.symmetry_coefficient else None
         if config.symmetry_coefficient and self.mirrors is None:
             raise UserError("symmetry_coefficient is set, but the task states no mirror symmetry")
 
@@ -90,12 +90,13 @@ class PPO(OnPolicy):
                 group["lr"] = c.learning_rate * (1.0 - progress)
         self.surrogate.begin(self, progress)
         sums: dict[str, torch.Tensor] = {}
+        updates = 0
         for _ in range(c.epochs):
             for batch in self.rollout.minibatches(c.minibatches, self.generator):
+                updates += 1
                 for name, value in self._step(batch).items():
                     sums[name] = sums.get(name, torch.zeros((), device=value.device)) + value
         self.surrogate.finish(self)
-        updates = c.epochs * c.minibatches
         metrics = {f"loss/{name}": float(value) / updates for name, value in sums.items()}
         metrics |= self.surrogate.metrics()
         metrics["policy/learning_rate"] = self.optimizer.param_groups[0]["lr"]

@@ -6,7 +6,7 @@ import torch
 
 
 class Rollout:
-    """T steps of N worlds, preallocated; `flat` and `minibatches` see them as T * N samples."""
+    """T steps of N worlds, preallocated; `flat` and `minibatches` see the S <= T * N valid ones as samples."""
 
     def __init__(
         self, steps: int, num_envs: int, policy_size: int, critic_size: int, actions: int, device: torch.device
@@ -38,14 +38,25 @@ class Rollout:
         """(T, N)"""
         self.truncated = zeros(dtype=torch.bool)
         """(T, N)"""
+        self.valid = torch.ones(steps, num_envs, dtype=torch.bool, device=device)
+        """(T, N) whether the row is a step of an episode."""
         self.size = steps * num_envs
 
+    def flat(self, name: str) -> torch.Tensor:
+        """Return what is stored under a name in the valid rows, (S, ...)."""
+        return getattr(self, name)[self.valid]
+
     def minibatches(self, count: int, generator: torch.Generator) -> Iterator[dict[str, torch.Tensor]]:
-        """Yield every sample once, in ``count`` random parts of equal size (the remainder is left out)."""
+        """Yield every sample once, in ``count`` random parts of equal size (the remainder is left out).
+
+        Where there are fewer samples than that, each is a part.
+        """
         names = ("policy_obs", "critic_obs", "u", "mean", "log_prob", "value", "advantage", "target")
-        flat = {name: getattr(self, name).flatten(0, 1) for name in names}
-        order = torch.randperm(self.size, generator=generator, device=self.reward.device)
-        size = self.size // count
+        flat = {name: self.flat(name) for name in names}
+        samples = len(flat["value"])
+        order = torch.randperm(samples, generator=generator, device=self.reward.device)
+        count = min(count, samples)
+        size = samples // count
         for i in range(count):
             index = order[i * size : (i + 1) * size]
             yield {name: values[index] for name, values in flat.items()}

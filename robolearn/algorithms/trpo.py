@@ -9,7 +9,7 @@ from torch import nn
 from robolearn.algorithms.conjugate_gradient import conjugate_gradient, flat_gradient, hessian_product
 from robolearn.algorithms.onpolicy import OnPolicy, OnPolicyConfig
 from robolearn.policies.gaussian import kl_divergence, log_prob
-from tasks.env import Env
+from tasks.vector_env import VectorEnv
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,7 @@ class TRPO(OnPolicy):
 
     Config = TRPOConfig
 
-    def __init__(self, env: Env, config: TRPOConfig, seed: int = 0):
+    def __init__(self, env: VectorEnv, config: TRPOConfig, seed: int = 0):
         super().__init__(env, config, seed)
         self.config = config
         self.optimizer = torch.optim.Adam(self.critic.parameters(), lr=config.learning_rate, eps=1e-5, fused=True)
@@ -93,10 +93,12 @@ class TRPO(OnPolicy):
 
     def _objective_and_kl(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean of ratio times advantage () and the mean KL divergence from the old policy ()."""
-        r = self.rollout
-        mean, log_std = self.policy.distribution(r.policy_obs)
-        ratio = (log_prob(r.u, mean, log_std) - r.log_prob).exp()
-        return (ratio * r.advantage).mean(), kl_divergence(r.mean, self.log_std, mean, log_std).mean()
+        observation, u, old_mean, old_log_prob, advantage = map(
+            self.rollout.flat, ("policy_obs", "u", "mean", "log_prob", "advantage")
+        )
+        mean, log_std = self.policy.distribution(observation)
+        ratio = (log_prob(u, mean, log_std) - old_log_prob).exp()
+        return (ratio * advantage).mean(), kl_divergence(old_mean, self.log_std, mean, log_std).mean()
 
     @torch.no_grad()
     def _place(self, old: list[torch.Tensor], step: torch.Tensor) -> None:
@@ -107,7 +109,7 @@ class TRPO(OnPolicy):
 
     def _fit_critic(self) -> dict[str, float]:
         c = self.config
-        total = torch.zeros((), device=self.rollout.reward.device)
+        total, steps = torch.zeros((), device=self.rollout.reward.device), 0
         for _ in range(c.epochs):
             for batch in self.rollout.minibatches(c.minibatches, self.generator):
                 loss = (self.critic(batch["critic_obs"]) - batch["target"]).square().mean()
@@ -118,4 +120,5 @@ class TRPO(OnPolicy):
                 ):
                     self.optimizer.step()
                 total += loss.detach()
-        return {"loss/value": float(total) / (c.epochs * c.minibatches)}
+                steps += 1
+        return {"loss/value": float(total) / steps}

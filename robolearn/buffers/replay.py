@@ -30,7 +30,8 @@ class Replay:
     """A ring of the last transitions of N worlds, in rows (steps, N, width) of one float32 tensor.
 
     The true last observation of each step is stored, so that no transition ever crosses an end or the write position.
-    Memory is taken with the first transition.
+    A row that is no step of an episode is kept, for the worlds step together, and never drawn or reached over. Memory
+    is taken with the first transition.
     """
 
     def __init__(
@@ -69,10 +70,14 @@ class Replay:
         self.position, self.size = 0, 0
         self.generator = torch.Generator(device).manual_seed(seed)
         self.storage: torch.Tensor | None = None
+        self.valid = torch.ones(0, num_envs, dtype=torch.bool, device=device)
+        """(steps, N) whether the row is a step of an episode, once there is memory."""
+        self.invalid = 0
+        """Number of rows stored that are none."""
 
     def __len__(self) -> int:
         """Return the number of transitions stored."""
-        return self.size * self.num_envs
+        return self.size * self.num_envs - self.invalid
 
     def add(
         self,
@@ -80,8 +85,11 @@ class Replay:
         reward: torch.Tensor,
         terminated: torch.Tensor,
         truncated: torch.Tensor,
+        valid: torch.Tensor | None = None,
     ) -> None:
-        """Store one step of every world: fields (N, d), reward, terminated and truncated (N,).
+        """Store one step of every world: fields (N, d), reward, terminated, truncated and valid (N,).
+
+        All are valid if not given.
 
         Raises:
             UserError: the memory does not fit into what is free.
@@ -93,6 +101,11 @@ class Replay:
             row[:, self.slices[name]] = values
         tail = (reward, terminated, truncated)
         row[:, -3:] = torch.stack([values.to(torch.float32) for values in tail], 1)
+        if valid is not None or self.invalid:
+            kept = self.valid[self.position]
+            self.invalid -= int((~kept).sum())
+            kept.copy_(torch.ones_like(kept) if valid is None else valid)
+            self.invalid += int((~kept).sum())
         self.position = (self.position + 1) % self.steps
         self.size = min(self.size + 1, self.steps)
 
@@ -112,8 +125,10 @@ class Replay:
         """
         if batch_size > len(self):
             raise UserError(f"a batch of {batch_size} transitions was asked for, and the replay holds {len(self)}")
-        drawn = torch.randint(len(self), (batch_size,), generator=self.generator, device=self.device)
-        return drawn // self.num_envs, drawn % self.num_envs
+        age, world = self._draw(batch_size)
+        while self.invalid and bool((refused := ~self._is_valid(age, world)).any()):
+            age[refused], world[refused] = self._draw(int(refused.sum()))
+        return age, world
 
     def transitions(self, age: torch.Tensor, world: torch.Tensor) -> Batch:
         """Return the transitions from steps ``age`` (B,) on, 0 the oldest stored, of the worlds ``world`` (B,)."""
@@ -129,7 +144,9 @@ class Replay:
             indices = (oldest + age[:, None] + offsets) % self.steps * self.num_envs + world[:, None]
             tail = flat[:, -3:][indices]
             ended = tail[..., 1:].sum(-1)
-            before = ended.cumsum(1) - ended  # ends of episodes before each step of the window
+            broken = (~self.valid.view(-1)[indices]).float()
+            # Ends of episodes before each step of the window, and rows that are no steps up to it.
+            before = (ended + broken).cumsum(1) - ended
             inside = (before == 0) & (age[:, None] + offsets < self.size)
             powers = self.gamma ** torch.arange(self.n_steps + 1, dtype=torch.float32, device=self.device)
             reward = torch.where(inside, tail[..., 0] * powers[:-1], 0.0).sum(1)
@@ -146,7 +163,8 @@ class Replay:
     def state_dict(self) -> dict[str, Any]:
         """Return what is stored, as views, and the generator."""
         rows = torch.empty(0, self.num_envs, self.width) if self.storage is None else self.storage[: self.size]
-        return {"rows": rows, "position": self.position, "generator": self.generator.get_state()}
+        valid = self.valid[: self.size]
+        return {"rows": rows, "valid": valid, "position": self.position, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a ``state_dict`` of the same sizes and capacity.
@@ -162,11 +180,21 @@ class Replay:
         if len(rows):
             self.storage = self._allocate() if self.storage is None else self.storage
             self.storage[: len(rows)] = rows
+            self.valid[: len(rows)] = state.get("valid", torch.ones(rows.shape[:2], dtype=torch.bool))
+            self.invalid = int((~self.valid[: len(rows)]).sum())
         self.position, self.size = state["position"], len(rows)
         self.generator.set_state(state["generator"].cpu())
 
+    def _draw(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        drawn = torch.randint(self.size * self.num_envs, (count,), generator=self.generator, device=self.device)
+        return drawn // self.num_envs, drawn % self.num_envs
+
+    def _is_valid(self, age: torch.Tensor, world: torch.Tensor) -> torch.Tensor:
+        return self.valid[(self.position - self.size + age) % self.steps, world]
+
     def _allocate(self) -> torch.Tensor:
-        size = 4 * self.steps * self.num_envs * self.width
+        size = self.steps * self.num_envs * (4 * self.width + 1)
         what = f"a replay of {self.steps * self.num_envs:,} transitions"
         check_fits(what, size, self.device, "lower --algorithm.capacity")
+        self.valid = torch.ones(self.steps, self.num_envs, dtype=torch.bool, device=self.device)
         return torch.empty(self.steps, self.num_envs, self.width, device=self.device)

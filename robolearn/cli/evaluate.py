@@ -17,7 +17,7 @@ from robolearn.loading import load
 from robolearn.log import ProgressDisplay, print_table
 from robolearn.training import TrainConfig, default_config
 from sim.errors import UserError
-from tasks.env import Env
+from tasks.vector_env import VectorEnv
 
 FIXED = ("task", "algo", "algorithm", "num_envs", "steps", "seed", "checkpoint_every", "torch_threads")
 """Fields of the training's config that an evaluation does not have, or has options of its own for."""
@@ -67,7 +67,7 @@ def judge(
         ContractError: an exported policy is not the task's as configured; names the differences.
     """
     policy = load(source)
-    config: TrainConfig = policy.config or default_config(policy.task)
+    config: TrainConfig = policy.config or default_config(policy.task, sim=policy.sim)
     changes = flags.read(config, words, parser, FIXED)
     config = updated(config, changes)
     torch.set_num_threads(1)
@@ -76,14 +76,17 @@ def judge(
         check(policy.contract, env)
     about = {"policy": str(policy.path), "task": config.task, "seed": seed, "num_envs": env.num_envs}
     about |= {"changes": changes, "robolearn": version("robolearn"), "mujoco": version("mujoco")}
-    with failures():
-        result = run_episodes(policy.act, env, episodes)
+    try:
+        with failures():
+            result = run_episodes(policy.act, env, episodes)
+    finally:
+        env.close()
     if policy.source == "run":
         return about | result, policy.path.parent.parent / "eval.json"  # of the checkpoints' run
     return about | result, policy.path.with_suffix(".eval.json")  # a folder may hold several policies
 
 
-def run_episodes(act: Any, env: Env, episodes: int) -> dict[str, Any]:
+def run_episodes(act: Any, env: VectorEnv, episodes: int) -> dict[str, Any]:
     """Return the statistics of whole episodes, with progress on the terminal."""
     steps = -(-episodes // env.num_envs) * env.max_episode_length
     progress = ProgressDisplay(0, steps, env.num_envs, Console(stderr=True), name="step")

@@ -8,6 +8,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "tyro", "yaml",
     ),
     "viewer": ("mjviser", "viser"),
+    "robotics": ("gymnasium_robotics",),
     "interop": ("rsl_rl", "skrl", "stable_baselines3"),
     "notebook": ("ipykernel", "jupytext", "nbclient", "nbformat"),
 }  # fmt: skip

@@ -26,9 +26,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _names() -> dict[str, list[str]]:
     from robolearn.algorithms.registry import ALGORITHMS
+    from robolearn.environments import GYMNASIUM, SIMS
     from robolearn.presets import PRESETS
     from sim import robots
-    from sim.backends import BACKENDS
     from tasks import registry
 
     algorithms = list(ALGORITHMS)
@@ -39,5 +39,8 @@ def _names() -> dict[str, list[str]]:
         ],
         "algorithms": algorithms,
         "robots (and the path of an MJCF or URDF file)": list(robots.names()),
-        "backends": list(BACKENDS),
+        "backends (--sim)": [
+            *(sim for sim in SIMS if sim != GYMNASIUM),
+            f"{GYMNASIUM:<24} TASK is an id of Gymnasium, or module:Id-v0",
+        ],
     }

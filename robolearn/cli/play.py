@@ -23,15 +23,18 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", metavar="S", type=at_least(0), default=0, help="decides the episode")
     parser.add_argument("--host", default="127.0.0.1", help="address of the web viewer; 0.0.0.0 for other machines")
     parser.add_argument("--port", type=_port, default=8080, help="port of the web viewer; the next free one")
-    parser.add_argument("--size", metavar=("W", "H"), type=at_least(16), nargs=2, default=(640, 480), help="of a video")
+    parser.add_argument("--size", metavar=("W", "H"), type=at_least(16), nargs=2, help="of a video; 640 480")
     options = parser.parse(arguments)
     if options.video is not None and options.video.suffix.lower() != ".mp4":
         raise UserError(f"--video: expected a file name that ends in .mp4, not {str(options.video)!r}")
     playback = Playback.of(options.policy, options.seed)
+    if options.video is None:
+        _ = playback.worlds  # before there is a page or a window without a scene
     fix_command(playback, options.command)
     if options.video is not None:
+        size = None if options.size is None else (options.size[0], options.size[1])
         with failures():
-            record(playback, options.video, options.seconds or 10.0, *options.size)
+            record(playback, options.video, options.seconds or 10.0, size)
         print(options.video)
         return 0
     with failures():

@@ -9,16 +9,17 @@ from robolearn.algorithms.registry import ALGORITHMS
 from robolearn.cli import flags
 from robolearn.cli.parser import Failure, Parser, failures
 from robolearn.config import updated
+from robolearn.environments import SIMS
 from robolearn.log import print_table, read_metrics
 from robolearn.run import Run
 from robolearn.training import Outcome, TrainConfig, TrainingFailed, default_config, load_config, make_env, train
 from sim.errors import UserError
 
-FIXED = ("task", "algo")
+FIXED = ("task", "algo", "sim")
 """Fields of the config that other options decide."""
 RESUMABLE = ("steps", "threads", "checkpoint_every")
 """Fields that a resumed training may change and still be the same training."""
-SHOWN = ("episode/return", "episode/length", "metric/", "termination/")
+SHOWN = ("episode/return", "episode/length", "metric/", "outcome/", "termination/")
 """What of the last metrics is printed at the end, by the beginning of its name."""
 
 
@@ -32,6 +33,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--algo", metavar="NAME", default=None, help=f"algorithm: {', '.join(ALGORITHMS)}; ppo if not given"
     )
+    parser.add_argument("--sim", metavar="NAME", help=f"{', '.join(SIMS)}; gymnasium takes its ids")
     parser.add_argument("--resume", metavar="RUN", help="go on with this run, bit for bit")
     parser.add_argument("--init", metavar="RUN", help="begin with the policy of this run")
     parser.add_argument("--runs", metavar="DIR", default="runs", help="where runs are kept")
@@ -40,12 +42,14 @@ def run(arguments: Sequence[str]) -> int:
         parser.print_help()
         if task is not None:
             print()
-            flags.help_of(default_config(task, options.algo or "ppo"), f"robolearn train {task}")
+            flags.help_of(_default(task, options), f"robolearn train {task}")
         return 0
     if options.resume is not None:
         if options.init is not None:
             raise UserError("--init begins a new run and --resume goes on with one; give one of them")
-        return _resume(task, options.algo, runs.open(options.resume), words, parser)
+        return _resume(
+            {"task": task, "algo": options.algo, "sim": options.sim}, runs.open(options.resume), words, parser
+        )
     if task is None:
         raise UserError(f"TASK comes first: {parser.usage}; `robolearn list` shows the tasks")
     return _begin(task, options, words, parser)
@@ -53,25 +57,30 @@ def run(arguments: Sequence[str]) -> int:
 
 def _begin(task: str, options: Any, words: Sequence[str], parser: Parser) -> int:
     init = None if options.init is None else runs.open(options.init)
-    default = default_config(task, options.algo or "ppo")
+    default = _default(task, options)
     config = updated(default, flags.read(default, words, parser, FIXED))
-    make_env(config, num_envs=1)  # what is wrong with the config is said before there is a run of it
+    make_env(config, num_envs=1).close()  # what is wrong with the config is said before there is a run of it
     with failures():
         made = runs.create(options.runs, config.task, config.algo, config, config.seed, config.device)
     _report(made, train_or_explain(config, made, init=init))
     return 0
 
 
-def _resume(task: str | None, algo: str | None, opened: Run, words: Sequence[str], parser: Parser) -> int:
+def _default(task: str, options: Any) -> TrainConfig:
+    return default_config(task, options.algo or "ppo", options.sim or "mujoco")
+
+
+def _resume(given: dict[str, str | None], opened: Run, words: Sequence[str], parser: Parser) -> int:
     saved = load_config(opened.config)
-    for name, asked in (("task", task), ("algo", algo)):
+    for name, asked in given.items():
         if asked is not None and asked != getattr(saved, name):
             raise UserError(f"{opened.path} trains {name} {getattr(saved, name)}, not {asked}")
     changes = flags.read(saved, words, parser, FIXED)
     for name in changes:
         if name not in RESUMABLE:
             flag = "--" + name.replace("_", "-")
-            anew = f"robolearn train {saved.task} --init {opened.path}"
+            sim = "" if saved.sim == "mujoco" else f" --sim {saved.sim}"
+            anew = f"robolearn train {saved.task}{sim} --init {opened.path}"
             raise UserError(f"{flag} cannot change when a run is resumed; for a new run with its policy: {anew}")
     _report(opened, train_or_explain(updated(saved, changes), opened, resume=True))
     return 0
@@ -89,8 +98,9 @@ def train_or_explain(config: TrainConfig, into: Run, resume: bool = False, init:
     try:
         outcome = train(config, into, resume, init)
     except TrainingFailed as error:
-        into.discard_if_empty()
-        raise Failure(str(error)) from error
+        if into.discard_if_empty():
+            raise Failure(str(error)) from error
+        raise Failure(f"{error}; go on with: {again}") from error
     except KeyboardInterrupt:
         if into.discard_if_empty():
             raise KeyboardInterrupt("interrupted before the first checkpoint; nothing was saved") from None

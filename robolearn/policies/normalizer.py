@@ -38,6 +38,8 @@ class Normalizer(nn.Module):
     def update(self, observation: torch.Tensor) -> None:
         """Take in rows (N, D), weighted like all rows before (Chan et al. 1979, parallel variance)."""
         rows = observation.reshape(-1, observation.shape[-1]).double()
+        if not len(rows):
+            return
         n, total = rows.shape[0], self.count + rows.shape[0]
         delta = rows.mean(0) - self.mean
         moments = self.var * self.count + rows.var(0, correction=0) * n + delta.square() * self.count * n / total
@@ -61,12 +63,16 @@ class ReturnScaler(nn.Module):
         self.register_buffer("ret", torch.zeros(num_envs))
 
     @torch.no_grad()
-    def forward(self, reward: torch.Tensor, done: torch.Tensor) -> torch.Tensor:
-        """Take in rewards and ends of a rollout, both (T, N), and return the scaled rewards (T, N)."""
+    def forward(self, reward: torch.Tensor, done: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
+        """Take in rewards and ends of a rollout, both (T, N), and return the scaled rewards (T, N).
+
+        A row that is no step of an episode, by ``valid`` (T, N), counts for nothing and ends the return.
+        """
+        valid = torch.ones_like(done) if valid is None else valid
         returns = torch.empty_like(reward)
         for t in range(len(reward)):
             self.ret.mul_(self.gamma).add_(reward[t])
             returns[t] = self.ret
-            self.ret *= ~done[t]
-        self.statistics.update(returns[..., None])
+            self.ret *= ~done[t] & valid[t]
+        self.statistics.update(returns[valid][:, None])
         return reward * self.statistics.scale

@@ -1,6 +1,7 @@
 """Other people's environments in the shape of ours: any Gymnasium environment with a Box of real actions."""
 
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from gymnasium.vector.utils import batch_space
 
 from sim.errors import UserError
+from sim.render import offscreen_backend
 from tasks.adapters.gymnasium_config import GymnasiumConfig
 from tasks.adapters.gymnasium_goal import goal_of
 from tasks.adapters.gymnasium_make import find, make_one, make_vector, said
@@ -18,7 +20,7 @@ from tasks.adapters.gymnasium_stepper import VectorStepper
 from tasks.adapters.gymnasium_workers import Stepper, make_stepper
 from tasks.adapters.gymnasium_worlds import Recipe, Rows
 from tasks.goal import Goal
-from tasks.task import ActionTerm
+from tasks.interface import ActionTerm
 from tasks.vector_env import EnvironmentFailed, Observation, Step, VectorEnv, reset_mask
 
 SUCCESS = "success"
@@ -86,7 +88,6 @@ class GymnasiumEnv(VectorEnv):
         self.single_observation_space = gymnasium.spaces.Dict({"policy": box, "critic": box})
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.common_step_counter = 0
-        """Number of calls of ``step``."""
         self._length = torch.zeros(num_envs, dtype=torch.int64)
         self._sums = np.zeros((1 + len(infos), num_envs))
         """Of the reward and of each number over the episode so far."""
@@ -286,6 +287,9 @@ def make_gymnasium(
         return from_vector(make_vector(env_id, num_envs, kwargs), env_id, seed, device)
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
+        # What MuJoCo's environments draw with; on a machine without a display their own search may crash.
+        if backend := offscreen_backend():
+            os.environ.setdefault("MUJOCO_GL", backend)
     one = make_one(env_id, kwargs)
     try:
         flattener, bounds = Flattener(one.observation_space, env_id), action_bounds(one.action_space, env_id)

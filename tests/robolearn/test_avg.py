@@ -17,17 +17,17 @@ from robolearn.algorithms.avg import AVG, AVGConfig, ReturnSpread, UnitFeatures,
 from robolearn.loading import load
 from robolearn.training import TrainConfig, default_config, make_env, train
 from sim.errors import UserError
-from tasks.env import Env
+from tasks.vector_env import VectorEnv
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "iteration_steps": 30}
 
 
-def _pendulum(num_envs: int = 1, seed: int = 0) -> Env:
+def _pendulum(num_envs: int = 1, seed: int = 0) -> VectorEnv:
     config = default_config("Pendulum-Swingup", "avg", num_envs=num_envs, threads=1, env={"episode_s": 1.0})
     return make_env(config, seed=seed)
 
 
-def _made(env: Env, seed: int = 0, **changes: Any) -> AVG:
+def _made(env: VectorEnv, seed: int = 0, **changes: Any) -> AVG:
     return AVG(env, AVGConfig(**(SMALL | changes)), seed)
 
 
@@ -110,7 +110,9 @@ def test_both_networks_learn_from_the_step_as_it_was_taken() -> None:
     assert [group["betas"][0] for group in algorithm.optimizer.param_groups] == [0.0, 0.0]
 
 
-def test_the_value_of_an_endless_constant_reward_is_that_of_no_truncation(constant_env: Callable[..., Env]) -> None:
+def test_the_value_of_an_endless_constant_reward_is_that_of_no_truncation(
+    constant_env: Callable[..., VectorEnv],
+) -> None:
     env = constant_env(1)
     algorithm = _made(env, gamma=0.5, alpha=0.0, value_learning_rate=0.01, iteration_steps=800)
     algorithm.collect(env)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from robolearn import gap
+from robolearn.environments import worlds_of
 from robolearn.gap import Outcome, Parameter
 from robolearn.training import TrainConfig, default_config, make_env
 from sim.errors import UserError
@@ -25,7 +26,7 @@ def parameter(config: TrainConfig, name: str) -> Parameter:
 
 
 def world(config: TrainConfig) -> Velocity:
-    task = make_env(config, num_envs=3).task
+    task = worlds_of(make_env(config, num_envs=3), "the test").task
     assert isinstance(task, Velocity)
     return task
 

@@ -91,7 +91,7 @@ def test_a_curriculum_goes_on_from_where_it_was(go2_run: Path, tmp_path: Path):
     payload = checkpoint.load(file)
     payload["env"]["buffers"]["command_width"].fill_(0.75)
     checkpoint.save(file, payload)
-    assert restore(run).env.task.log() == {"command_width": 0.75}
+    assert restore(run).env.log() == {"command_width": 0.75}
 
 
 def test_a_checkpoint_that_does_not_fit_its_config_is_refused(go2_run: Path, tmp_path: Path):

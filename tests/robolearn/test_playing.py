@@ -20,7 +20,7 @@ def playback(task: str) -> Playback:
 
 
 def test_it_plays_without_noise_and_disturbances(go2_run: Path):
-    config = Playback.of(go2_run).env.cfg
+    config = Playback.of(go2_run).worlds.cfg
     assert set(config.noise.values()) == {0.0}
     assert config.push_velocity == 0.0
 
@@ -48,7 +48,7 @@ def test_the_command_reaches_the_task_and_the_observation():
     fix_command(shown, [0.5, 0.25, -0.75])
     for _ in range(3):
         shown.step()
-        assert env.task.buffers["command"][0].tolist() == [0.5, 0.25, -0.75]
+        assert shown.worlds.task.buffers["command"][0].tolist() == [0.5, 0.25, -0.75]
     start = sum(size for name, size in env.observation_terms["policy"].items() if name != "command")
     assert list(env.observation_terms["policy"])[-1] == "command"
     assert [row[0, start:].tolist() for row in seen] == [[0.5, 0.25, -0.75]] * 3
@@ -67,7 +67,7 @@ def test_the_state_it_shows_is_the_worlds():
         shown.step()
     data = mujoco.MjData(shown.model)
     shown.write_state(data)
-    assert data.qpos.tolist() == shown.env.sim.qpos[0].tolist()
+    assert data.qpos.tolist() == shown.worlds.sim.qpos[0].tolist()
     assert data.time == pytest.approx(5 * shown.env.step_dt)
     trunk = shown.model.body("base").id
     assert data.xpos[trunk] == pytest.approx(data.qpos[:3])
@@ -86,7 +86,7 @@ def test_episodes_that_end_are_counted():
 def test_a_video_lasts_as_long_as_what_it_shows(task: str, fps: float, tmp_path: Path):
     import cv2
 
-    frames = record(playback(task), tmp_path / "a.mp4", seconds=0.24, width=160, height=120)
+    frames = record(playback(task), tmp_path / "a.mp4", seconds=0.24, size=(160, 120))
     video = cv2.VideoCapture(str(tmp_path / "a.mp4"))
     assert video.get(cv2.CAP_PROP_FPS) == pytest.approx(fps, rel=1e-3)
     assert video.get(cv2.CAP_PROP_FRAME_COUNT) == frames == round(0.24 * fps)

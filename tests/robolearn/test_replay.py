@@ -96,13 +96,13 @@ def test_a_replay_larger_than_the_free_memory_is_refused_before_it_is_made(monke
     replay = Replay(10**13, 1, {"obs": 100}, CPU)
     with pytest.raises(UserError) as caught:
         replay.add({"obs": row}, flag, flag, flag)
-    # 103 float32 numbers in each row.
-    assert "a replay of 10,000,000,000,000 transitions needs 4120000.0 GB and cpu has" in str(caught.value)
+    # 103 float32 numbers and a flag in each row.
+    assert "a replay of 10,000,000,000,000 transitions needs 4130000.0 GB and cpu has" in str(caught.value)
     assert "\n" not in str(caught.value)
-    monkeypatch.setattr(memory, "free_memory", lambda device: 411)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 412)
     with pytest.raises(UserError):
         Replay(1, 1, {"obs": 100}, CPU).add({"obs": row}, flag, flag, flag)
-    monkeypatch.setattr(memory, "free_memory", lambda device: 412)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 413)
     Replay(1, 1, {"obs": 100}, CPU).add({"obs": row}, flag, flag, flag)
 
 

@@ -11,10 +11,10 @@ from robolearn.algorithms.trpo import TRPO, TRPOConfig
 from robolearn.policies.gaussian import kl_divergence
 from robolearn.training import default_config, make_env
 from sim.errors import UserError
-from tasks.env import Env
+from tasks.vector_env import VectorEnv
 
 
-def _made(num_envs: int = 16, seed: int = 0, **options: Any) -> tuple[Env, TRPO]:
+def _made(num_envs: int = 16, seed: int = 0, **options: Any) -> tuple[VectorEnv, TRPO]:
     config = default_config("CartPole-Swingup", "trpo", num_envs=num_envs, seed=seed, threads=1)
     env = make_env(config)
     return env, TRPO(env, TRPOConfig(**{"horizon": 32, "hidden": (32,)} | options), seed)

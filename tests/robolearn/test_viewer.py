@@ -56,9 +56,9 @@ def test_pause_step_and_reset(viewer: WebViewer):
     viewer.step()
     assert steps(viewer) == 2
     assert viewer.paused
-    assert float(viewer.playback.env.sim.time[0]) == pytest.approx(2 * viewer.playback.env.step_dt)
+    assert float(viewer.playback.worlds.sim.time[0]) == pytest.approx(2 * viewer.playback.env.step_dt)
     viewer.reset()
-    assert float(viewer.playback.env.sim.time[0]) == 0.0
+    assert float(viewer.playback.worlds.sim.time[0]) == 0.0
 
 
 def test_sliders_command_when_asked_to(viewer: WebViewer):
