@@ -15,10 +15,11 @@ from robolearn.algorithms.offpolicy_config import (
     make_critic,
     make_network,
     make_policy,
+    make_replay,
     make_target,
     policy_value,
 )
-from robolearn.buffers.replay import Batch, Replay
+from robolearn.buffers.replay import Batch
 from robolearn.policies.action_value import ActionValue
 from robolearn.policies.squashed import Sample
 from sim.errors import UserError
@@ -68,9 +69,7 @@ class OffPolicy:
         self._critic_group = "policy" if env.one_observation else "critic"
         fields = {"policy": sizes["policy"], self._critic_group: sizes["critic"]}
         fields |= {f"next_{name}": size for name, size in fields.items()} | {"action": len(low)}
-        self.replay = Replay(
-            c.capacity, self.num_envs, fields, self.device, drawn_seed(), n_steps=c.n_steps, gamma=self.target.gamma
-        )
+        self.replay = make_replay(c, env, fields, self.target.gamma, drawn_seed())
         if c.batch_size > self.replay.steps * self.num_envs:
             raise UserError(f"batch_size {c.batch_size} is more than the replay's capacity for {self.num_envs} worlds")
         self.generator = torch.Generator(self.device).manual_seed(drawn_seed())

@@ -1,5 +1,6 @@
 """The config of the off-policy algorithms, and the parts that its names stand for."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,14 @@ from torch import nn
 from robolearn.algorithms.bonuses import Bonus, NearOld, NoBonus, Temperature
 from robolearn.algorithms.critics import CategoricalCritic, Critic, GaussianCritic, ScalarCritic
 from robolearn.algorithms.value_targets import AverageReward, Discounted, ValueTarget
+from robolearn.buffers.hindsight import HindsightReplay, goal_of
+from robolearn.buffers.replay import Replay
 from robolearn.policies.action_value import HyperEnsemble
 from robolearn.policies.ensemble import PRECISIONS, MLPEnsemble
 from robolearn.policies.mlp import ACTIVATIONS
 from robolearn.policies.squashed import DeterministicPolicy, MixturePolicy, SquashedPolicy, TanhGaussianPolicy
 from sim.errors import UserError, unknown
+from tasks.vector_env import VectorEnv
 
 
 @dataclass(kw_only=True)
@@ -50,6 +54,10 @@ class OffPolicyConfig:
     """Steps of each world between two rows of metrics."""
     n_steps: int = 1
     """Most steps of reward in one target."""
+    replay: str = "uniform"
+    """How batches are drawn: uniform, or her for hindsight experience replay in tasks with a goal."""
+    hindsight: float = 0.8
+    """Share of a batch that is asked for a goal its episode achieved later on, under the replay her."""
     gamma: float = 0.99
     """Discount factor."""
     polyak: float = 0.005
@@ -115,6 +123,10 @@ class OffPolicyConfig:
             low, high = getattr(self, name)
             if not low < high:
                 raise UserError(f"{name} must rise, not go from {low} to {high}")
+        if not 0 < self.hindsight <= 1:
+            raise UserError(f"hindsight must be above 0 and at most 1, not {self.hindsight}")
+        if self.replay == "her" and self.n_steps > 1:
+            raise UserError(f"replay her relabels single steps and n_steps is {self.n_steps}; set it to 1")
         if not 0 <= self.exploration_noise[0] <= self.exploration_noise[1]:
             raise UserError(f"exploration_noise must rise from 0 or above, not be {self.exploration_noise}")
         if self.atoms < 2:
@@ -148,6 +160,15 @@ def make_bonus(c: OffPolicyConfig, policy: SquashedPolicy, actions: int) -> Bonu
 def make_target(c: OffPolicyConfig) -> ValueTarget:
     """Return what the critics are trained towards."""
     return _TARGETS[c.target](c)
+
+
+def make_replay(c: OffPolicyConfig, env: VectorEnv, sizes: Mapping[str, int], gamma: float, seed: int) -> Replay:
+    """Return the memory for rows of these sizes, whose batches are discounted by gamma and drawn with a seed.
+
+    Raises:
+        UserError: it has no room for the worlds, or the task no goal for hindsight.
+    """
+    return _REPLAYS[c.replay](c, env, sizes, gamma, seed)
 
 
 def policy_value(c: OffPolicyConfig, values: torch.Tensor) -> torch.Tensor:
@@ -184,6 +205,14 @@ _BONUSES: dict[str, Any] = {
     "kl": lambda c, policy, actions: NearOld(policy, c.kl_coefficient, c.entropy_coefficient, c.kl_period),
 }
 _TARGETS: dict[str, Any] = {"min": lambda c: Discounted(c.gamma), "average": lambda c: AverageReward()}
+_REPLAYS: dict[str, Any] = {
+    "uniform": lambda c, env, sizes, gamma, seed: Replay(
+        c.capacity, env.num_envs, sizes, env.device, seed, n_steps=c.n_steps, gamma=gamma
+    ),
+    "her": lambda c, env, sizes, gamma, seed: HindsightReplay(
+        c.capacity, env.num_envs, sizes, env.device, goal_of(env), c.hindsight, seed, gamma
+    ),
+}
 _POLICY_VALUES: dict[str, Any] = {
     "min": lambda values: values.min(0).values,
     "mean": lambda values: values.mean(0),
@@ -195,6 +224,7 @@ _CHOICES: dict[str, dict[str, Any]] = {
     "critic_network": _NETWORKS,
     "target": _TARGETS,
     "bonus": _BONUSES,
+    "replay": _REPLAYS,
     "policy_value": _POLICY_VALUES,
     "activation": ACTIVATIONS,
     "precision": PRECISIONS,
