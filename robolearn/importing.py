@@ -64,7 +64,8 @@ def imported_config(
     if issubclass(Config, Sb3OnPolicyConfig):
         settings["normalize_action"] = False
     numbers = {name: model.data.get(saved) for name, saved in _NUMBERS.items()}
-    changes: dict[str, Any] = {name: value for name, value in numbers.items() if type(value) is int and value >= 0}
+    least = {name: 0 if name == "seed" else 1 for name in numbers}  # a model that was never trained has 0 steps
+    changes: dict[str, Any] = {name: n for name, n in numbers.items() if type(n) is int and n >= least[name]}
     changes["algorithm"] = plain | settings
     return default_config(task, algo, sim=sim, **changes)
 

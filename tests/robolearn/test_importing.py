@@ -227,6 +227,13 @@ def test_a_wrong_request_is_one_line(sac: Saved, capfd: pytest.CaptureFixture[st
     assert said in errors
 
 
+def test_a_model_that_was_never_trained_is_imported(tmp_path: Path):
+    config = importing.imported_config(
+        Saved("sac", "Pendulum-v1", tmp_path, steps=0).zip, "Pendulum-v1", sim="gymnasium"
+    )
+    assert config.steps >= 1
+
+
 def test_networks_of_other_shapes_are_refused(tmp_path: Path):
     class Normed(torch.nn.Module):
         """An activation that brings parameters of its own into the actor."""
