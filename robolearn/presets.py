@@ -45,9 +45,20 @@ _PPO: dict[str, dict[str, Any]] = {
     },
     **dict.fromkeys(
         ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "HumanoidStandup", "Swimmer", "Reacher", "Pusher",
-         "InvertedPendulum", "InvertedDoublePendulum"),
+         "InvertedPendulum"),
         _GYM,
     ),
+    "InvertedDoublePendulum": {
+        **_GYM,
+        "steps": 500_000,
+        "algorithm": {
+            **_GYM["algorithm"],
+            "horizon": 64,
+            "target_kl": 0.0,
+            "learning_rate": 3e-4,
+            "learning_rate_decay": True,
+        },
+    },
 }  # fmt: skip
 
 
@@ -74,6 +85,11 @@ _OFF_POLICY: dict[str, dict[str, Any]] = {
     "CartPole-Swingup": {**_ONE_WORLD, "steps": 40_000, "algorithm": _QUICK},
     "InvertedDoublePendulum": {**_ONE_WORLD, "steps": 100_000, "algorithm": {"warmup": 1000}},
     "HalfCheetah": {**_ONE_WORLD, "steps": 1_000_000},
+    "FetchReach-v4": {
+        **_ONE_WORLD,
+        "steps": 20_000,
+        "algorithm": {**_QUICK, "replay": "her", "gamma": 0.95, "polyak": 0.05},
+    },
 }
 
 _FAST: dict[str, dict[str, Any]] = {
@@ -86,8 +102,16 @@ _FAST: dict[str, dict[str, Any]] = {
 
 _SB3_QUICK: dict[str, Any] = {"hidden": (128, 128), "learning_rate": 1e-3, "learning_starts": 1000}
 _SB3_SMALL: dict[str, Any] = {
-    "num_envs": 16,
-    "algorithm": {"n_steps": 128, "batch_size": 256, "learning_rate": 1e-3, "normalize_observation": True},
+    "num_envs": 64,
+    "algorithm": {
+        "n_steps": 64,
+        "batch_size": 512,
+        "n_epochs": 8,
+        "learning_rate": 1e-3,
+        "ent_coef": 0.005,
+        "normalize_observation": True,
+        "normalize_reward": True,
+    },
 }
 
 _SB3_OFF_POLICY: dict[str, dict[str, Any]] = {
@@ -100,9 +124,9 @@ _SB3_PPO: dict[str, dict[str, Any]] = {
     "CartPole-Balance": {**_SB3_SMALL, "steps": 200_000},
     "CartPole-Swingup": {**_SB3_SMALL, "steps": 600_000},
     "Pendulum-Swingup": {
-        "num_envs": 16,
-        "steps": 600_000,
-        "algorithm": {**_SB3_SMALL["algorithm"], "gamma": 0.98, "normalize_reward": True},
+        "num_envs": 64,
+        "steps": 800_000,
+        "algorithm": {**_SB3_SMALL["algorithm"], "gamma": 0.98, "ent_coef": 0.0},
     },
 }
 _SB3_OFF_POLICY_NAMES = ("sb3:sac", "sb3:td3", "sb3:ddpg")
