@@ -37,16 +37,21 @@ def _robolearn(words: list[str], folder: Path) -> "subprocess.CompletedProcess[s
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as `make demo` leaves it, with a policy that hardly trained."""
+    """A folder as `make demo` leaves it, with a policy that hardly trained, and one trained elsewhere."""
     folder = tmp_path_factory.mktemp("readme")
     train = "train Go2-Velocity-Flat --num-envs 16 --steps 384"
     for command in (train, "export runs/Go2-Velocity-Flat --output demo/policy.onnx"):
         (folder / "demo").mkdir(exist_ok=True)
         done = _robolearn(shlex.split(command), folder)
         assert done.returncode == 0, done.stderr
+    # Made where Stable-Baselines3 is at home; untrained, it is imported like any other.
+    theirs = "import stable_baselines3 as sb3; sb3.SAC('MlpPolicy', 'Pendulum-v1', buffer_size=1000).save('their_sac')"
+    done = subprocess.run([sys.executable, "-c", theirs], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     return folder
 
 
+@pytest.mark.timeout(900)  # a program is started for each of the commands
 def test_every_command_works(folder: Path) -> None:
     for block in _blocks("python"):
         name = re.match(r"# (\w+\.py)\n", block)
