@@ -68,7 +68,7 @@ class GymnasiumEnv(VectorEnv):
             seed: decides the worlds.
             device: where observations and rewards go.
             goal: its goals.
-            one: one world in this process.
+            one: one world in this process, which the stepper closes.
         """
         self.name, self.num_envs, self.device = name, num_envs, torch.device(device)
         self._stepper, self.one, self.goal = stepper, one, goal
@@ -170,8 +170,6 @@ class GymnasiumEnv(VectorEnv):
 
     def close(self) -> None:
         self._stepper.close()
-        if self.one is not None:
-            self.one.close()
 
     def health(self) -> dict[str, float]:
         return {"worlds/restarts": float(self._stepper.restarts)} if self._stepper.restarts else {}
@@ -189,6 +187,7 @@ class GymnasiumEnv(VectorEnv):
     def _begin(self, mask: np.ndarray, anew: bool) -> None:
         """Begin new episodes in the worlds of ``mask`` (N,), with other seeds if ``anew``."""
         seeds: list[int | None] = self._seeds.integers(2**31, size=self.num_envs).tolist()
+        mask = mask.copy()  # the stepper may mark others too
         observation = self._stepper.reset(mask, seeds if anew else [None] * self.num_envs)
         self._check(observation, "observation", self._flattener.columns)
         self._resumed = False

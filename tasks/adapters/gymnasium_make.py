@@ -3,16 +3,22 @@
 import difflib
 import importlib
 import importlib.util
+import io
+import logging
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import gymnasium
+import mujoco
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from sim.errors import UserError, missing
 from tasks.adapters.gymnasium_robotics_mend import mend
+
+_log = logging.getLogger(__name__)
 
 _ROBOTICS = "gymnasium_robotics"
 _ROBOTICS_NAMES = ("AdroitHand", "AntMaze", "Fetch", "FrankaKitchen", "Hand", "PointMaze")
@@ -30,7 +36,8 @@ def find(env_id: str) -> EnvSpec:
     if name not in gymnasium.registry and name.startswith(_ROBOTICS_NAMES):
         if importlib.util.find_spec(_ROBOTICS) is None:
             raise missing(env_id, "gymnasium-robotics", "robotics")
-        _import(env_id, _ROBOTICS)
+        with redirect_stderr(io.StringIO()):  # it prints a notice of its versions, whichever environment is asked for
+            _import(env_id, _ROBOTICS)
     if name not in gymnasium.registry:
         close = difflib.get_close_matches(name, gymnasium.registry, n=1, cutoff=0.6)
         hint = f"did you mean {close[0]!r}?" if close else "write module:Id-v0 for one that a package of its own brings"
@@ -68,6 +75,14 @@ def make_vector(env_id: str, num_envs: int, kwargs: Mapping[str, Any]) -> gymnas
     return _made(spec, env_id, lambda: gymnasium.make_vec(spec, num_envs, vectorization_mode=mode, **kwargs))
 
 
+def shut(env: gymnasium.Env | gymnasium.vector.VectorEnv, env_id: str) -> None:
+    """Close a world or several; one that cannot even be closed must not spoil what was done with it."""
+    try:
+        env.close()
+    except Exception as error:  # the environment's own code may raise anything
+        _log.warning("%s raised in close: %s", env_id, said(error))
+
+
 def _import(env_id: str, module: str) -> None:
     try:
         importlib.import_module(module)
@@ -78,7 +93,7 @@ def _import(env_id: str, module: str) -> None:
 
 
 def _made(spec: EnvSpec, env_id: str, make: Callable[[], Any]) -> Any:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _old_models():
         warnings.simplefilter("ignore")  # of newer versions, and of what the environment checker would say
         try:
             if isinstance(spec.entry_point, str):
@@ -92,6 +107,24 @@ def _made(spec: EnvSpec, env_id: str, make: Callable[[], Any]) -> Any:
             raise UserError(f"{env_id} needs a package that is not installed: {said(error)}") from None
         except Exception as error:  # the environment's own code may raise anything
             raise UserError(f"{env_id} cannot be made: {said(error)}") from error
+
+
+@contextmanager
+def _old_models() -> Iterator[None]:
+    """Keep quiet that a model is written for an older MuJoCo: who uses the environment cannot change that."""
+
+    def warn(text: str) -> None:
+        if "deprecated" not in text:
+            _log.warning("MuJoCo: %s", text)
+
+    if mujoco.get_mju_user_warning() is not None:  # somebody hears the warnings already
+        yield
+        return
+    mujoco.set_mju_user_warning(warn)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(None)
 
 
 def said(error: BaseException) -> str:

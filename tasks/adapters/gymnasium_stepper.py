@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from sim.errors import UserError
-from tasks.adapters.gymnasium_make import said
+from tasks.adapters.gymnasium_make import said, shut
 from tasks.adapters.gymnasium_spaces import Flattener
 from tasks.adapters.gymnasium_worlds import Rows
 from tasks.vector_env import EnvironmentFailed
@@ -72,7 +72,7 @@ class VectorStepper:
 
     def close(self) -> None:
         """Close the environment."""
-        self._env.close()
+        shut(self._env, self._name)
 
     def _next_step(self, rows: Rows, info: dict[str, Any]) -> Rows:
         del info

@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 
 from sim.errors import UserError
+from tasks.adapters.gymnasium_make import shut
 from tasks.adapters.gymnasium_worlds import Recipe, Rows, Worlds
 from tasks.vector_env import EnvironmentFailed
 
@@ -29,7 +30,9 @@ class Stepper(Protocol):
     restarts: int
     """Times that worlds had to be made anew."""
 
-    def reset(self, mask: np.ndarray, seeds: Sequence[int | None]) -> np.ndarray: ...
+    def reset(self, mask: np.ndarray, seeds: Sequence[int | None]) -> np.ndarray:
+        """Mark in ``mask`` (N,) also the worlds that had to be made anew, and so begin an episode as well."""
+        ...
 
     def step(self, action: np.ndarray, last: np.ndarray) -> Rows: ...
 
@@ -71,8 +74,8 @@ class Threads:
 class Processes:
     """Groups of worlds in processes. One that dies is begun anew; the rows of its worlds are not valid then."""
 
-    def __init__(self, recipe: Recipe, count: int, workers: int):
-        self._recipe = recipe
+    def __init__(self, recipe: Recipe, count: int, workers: int, made: Sequence[gymnasium.Env] = ()):
+        self._recipe, self._made = recipe, made
         # A forked process knows the environments that the program has registered; one begun afresh would not.
         methods = multiprocessing.get_all_start_methods()
         self._context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
@@ -90,6 +93,9 @@ class Processes:
         try:
             for i in range(len(self._slices)):
                 self._answer(i)
+        except EnvironmentFailed:
+            self.close()
+            raise
         except (EOFError, OSError):
             self.close()
             raise EnvironmentFailed(f"a process for {recipe.env_id} ended before its worlds were made") from None
@@ -104,13 +110,21 @@ class Processes:
         if given:
             self._seeds = np.random.default_rng(given)
         answers = self._ask(lambda part: ("reset", mask[part], seeds[part]))
-        return np.concatenate([self._restarted(i) if a is None else a for i, a in enumerate(answers)])
+        for i, part in enumerate(self._slices):
+            if answers[i] is None:
+                answers[i] = self._restarted(i, seeds[part])
+                mask[part] = True
+        return np.concatenate(answers)
 
     def step(self, action: np.ndarray, last: np.ndarray) -> Rows:
         self._steps += 1
         answers = self._ask(lambda part: ("step", action[part], last[part]))
         infos = len(self._recipe.infos)
-        return Rows.joined([Rows.first(self._restarted(i), infos) if a is None else a for i, a in enumerate(answers)])
+        nothing = [None] * len(action)
+        for i, part in enumerate(self._slices):
+            if answers[i] is None:
+                answers[i] = Rows.first(self._restarted(i, nothing[part]), infos)
+        return Rows.joined(answers)
 
     def close(self) -> None:
         for connection in self._connections:
@@ -120,6 +134,8 @@ class Processes:
             if process.is_alive():
                 process.kill()
                 process.join()
+        for env in self._made:
+            shut(env, self._recipe.env_id)
 
     def _begin(self, part: slice) -> tuple[Connection, Any]:
         ours, theirs = self._context.Pipe()
@@ -159,8 +175,8 @@ class Processes:
             raise EnvironmentFailed(answer)
         return answer
 
-    def _restarted(self, i: int) -> np.ndarray:
-        """Begin a process that has died anew and return the first observations of its worlds."""
+    def _restarted(self, i: int, seeds: Sequence[int | None]) -> np.ndarray:
+        """Begin a process that has died anew and return the first observations of its worlds; None draws a seed."""
         process, part, deaths = self._processes[i], self._slices[i], self._deaths[i]
         process.join(5.0)
         code = process.exitcode
@@ -176,8 +192,9 @@ class Processes:
             self._connections[i], self._processes[i] = self._begin(part)
             self._answer(i)
             n = part.stop - part.start
-            seeds = self._seeds.integers(2**31, size=n).tolist()
-            self._connections[i].send(("reset", np.ones(n, bool), seeds))
+            drawn = self._seeds.integers(2**31, size=n).tolist()
+            given = [own if seed is None else seed for seed, own in zip(seeds, drawn, strict=True)]
+            self._connections[i].send(("reset", np.ones(n, bool), given))
             first = self._answer(i)
         except (EOFError, OSError):
             raise EnvironmentFailed(f"the process of {worlds} died ({reason}) and cannot be begun anew") from None
@@ -227,4 +244,4 @@ def make_stepper(way: str, recipe: Recipe, count: int, workers: int, made: Seque
         return Serial(recipe, count, made=made)
     if way == "threads":
         return Threads(recipe, count, workers, made)
-    return Processes(recipe, count, workers)
+    return Processes(recipe, count, workers, made)

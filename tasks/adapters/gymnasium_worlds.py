@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from tasks.adapters.gymnasium_make import make_one, said
+from tasks.adapters.gymnasium_make import make_one, said, shut
 from tasks.adapters.gymnasium_spaces import Flattener
 from tasks.vector_env import EnvironmentFailed
 
@@ -119,7 +119,7 @@ class Worlds:
     def close(self) -> None:
         """Close every world."""
         for env in self.envs:
-            env.close()
+            shut(env, self._recipe.env_id)
 
     def _reset(self, i: int, seed: int | None) -> None:
         try:
