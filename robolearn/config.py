@@ -41,12 +41,30 @@ def from_dict(cls: type[T], data: Mapping[str, Any], where: str = "") -> T:
 def updated(config: T, data: Mapping[str, Any], where: str = "") -> T:
     """Return a copy of ``config`` with the given fields replaced, under the rules of ``from_dict``.
 
-    A nested config keeps the class it has in ``config``, which may be a subclass of what its field declares.
+    A nested config keeps the class it has in ``config``, which may be a subclass of what its field declares. A dict
+    that takes any key keeps those that are not named.
 
     Raises:
         UserError: as ``from_dict``.
     """
     return _build(type(config), data, "", where, base=config)
+
+
+def takes_any_key(hint: Any) -> bool:
+    """Return whether a field's type is a dict of whatever: its keys are somebody else's to know."""
+    return get_origin(hint) is dict and get_args(hint)[1] is Any
+
+
+def parse_yaml(text: str) -> Any:
+    """Return a text as plain data, under the rules of ``load_yaml``.
+
+    Raises:
+        ValueError: it is not YAML.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as e:
+        raise ValueError(text) from e
 
 
 def load_yaml(path: Path | str) -> dict[str, Any]:
@@ -134,7 +152,7 @@ def _value(hint: Any, value: Any, path: str, where: str, default: Any) -> Any:
         return origin(_value(items[0], item, f"{path}.{i}", where, MISSING) for i, item in enumerate(value))
     if isinstance(default, dict) and default and isinstance(value, Mapping):
         for key in value:
-            if key not in default:
+            if key not in default and not takes_any_key(hint):
                 raise unknown(f"{path} field", str(key), map(str, default), where)
         return {**default, **_validate(hint, value, path, where)}
     return _validate(hint, value, path, where)

@@ -2,11 +2,12 @@
 
 import contextlib
 import types
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from robolearn.cli.parser import Parser, hyphenated, whole
+from robolearn.config import parse_yaml, takes_any_key
 from sim.errors import UserError
 
 
@@ -26,13 +27,18 @@ class Flag:
 
 
 def flags_of(config: Any, prefix: tuple[str, ...] = ()) -> Iterator[Flag]:
-    """Yield a flag for each field of a config dataclass, of the configs in it, and for each key of a dict in it."""
+    """Yield a flag for each field of a config dataclass, of the configs in it, and for each key of a dict in it.
+
+    A dict that takes any key is a flag itself too.
+    """
     hints = get_type_hints(type(config))
     for field in fields(config):
         value, hint, path = getattr(config, field.name), hints[field.name], (*prefix, field.name)
         if is_dataclass(value):
             yield from flags_of(value, path)
         elif isinstance(value, dict) and value:
+            if takes_any_key(hint):
+                yield Flag(path, hint)
             yield from (Flag((*path, str(key)), get_args(hint)[1]) for key in value)
         else:
             yield Flag(path, hint)
@@ -44,7 +50,8 @@ def read(config: Any, words: Sequence[str], parser: Parser, fixed: Sequence[str]
     Args:
         config: whose fields are the flags.
         words: flags with their values; hyphens and underscores in names are alike, and so are ``--flag value`` and
-            ``--flag=value``. A flag for true is negated by ``no-`` before its last name.
+            ``--flag=value``. A flag for true is negated by ``no-`` before its last name. Where a dict takes any key,
+            ``--dict.key value`` sets one, its value written as in YAML, several of them a list.
         parser: the command's own options, among which the nearest name is looked for too.
         fixed: top-level fields that are not settable.
 
@@ -56,10 +63,11 @@ def read(config: Any, words: Sequence[str], parser: Parser, fixed: Sequence[str]
     changes: dict[str, Any] = {}
     seen = set()
     for name, values in _grouped(words, parser):
-        flag = known.get(name) or negations.get(name)
+        flag = known.get(name) or negations.get(name) or _of_any_key(name, known)
         if flag is None:
             raise parser.unknown(name, known)
-        if flag.path in seen:
+        # A whole dict and one of its keys are not put together: which of them counts would be a guess.
+        if flag.path in seen or any(flag.path[:-1] == other or other[:-1] == flag.path for other in seen):
             raise UserError(f"{name} is given twice")
         seen.add(flag.path)
         if name in negations:
@@ -73,6 +81,15 @@ def read(config: Any, words: Sequence[str], parser: Parser, fixed: Sequence[str]
             inner = inner.setdefault(key, {})
         inner[flag.path[-1]] = value
     return changes
+
+
+def _of_any_key(name: str, known: Mapping[str, Flag]) -> Flag | None:
+    """Return the flag for a key of a dict that takes any: a name as Python has them, so hyphens are underscores."""
+    dictionary, _, key = name.rpartition(".")
+    whole_dict = known.get(dictionary)
+    if whole_dict is None or not key or not takes_any_key(whole_dict.hint):
+        return None
+    return Flag((*whole_dict.path, key.replace("-", "_")), Any)
 
 
 def _negated(flag: Flag) -> str:
@@ -99,7 +116,7 @@ def _grouped(words: Sequence[str], parser: Parser) -> Iterator[tuple[str, list[s
 
 def _value(flag: Flag, words: list[str]) -> Any:
     """Return the words after a flag as plain data of the type that its field declares."""
-    if flag.hint is bool and not words:
+    if flag.hint in (bool, Any) and not words:
         return True
     try:
         items = _items(flag.hint, len(words))
@@ -117,6 +134,8 @@ def _items(hint: Any, count: int) -> list[Any] | None:
     origin, members = get_origin(hint), get_args(hint)
     if origin is list or (origin is tuple and members[-1] is Ellipsis):
         return [members[0]] * count
+    if hint is Any and count > 1:
+        return [Any] * count
     return list(members) if origin is tuple else None
 
 
@@ -145,12 +164,7 @@ def _one(hint: Any, word: str) -> Any:
         return float(word)
     if hint is str:
         return word
-    import yaml
-
-    try:
-        return yaml.safe_load(word)  # whatever else a field holds is checked against its type with the whole config
-    except yaml.YAMLError:
-        raise ValueError(word) from None
+    return parse_yaml(word)  # whatever else a field holds is checked against its type with the whole config
 
 
 def _choice(choices: dict[str, Any], word: str) -> Any:
@@ -160,7 +174,7 @@ def _choice(choices: dict[str, Any], word: str) -> Any:
 
 
 def _described(hint: Any) -> str:
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Any: "a value"}
     origin, members = get_origin(hint), get_args(hint)
     if origin is list or (origin is tuple and members[-1] is Ellipsis):
         return f"any number of values, each {_described(members[0])}"
@@ -178,4 +192,18 @@ def help_of(config: Any, command: str) -> None:
     import tyro
 
     with contextlib.suppress(SystemExit):
-        tyro.cli(type(config), default=config, args=["--help"], prog=command, description="Fields of the config:")
+        tyro.cli(
+            type(config), default=_shown(config), args=["--help"], prog=command, description="Fields of the config:"
+        )
+
+
+def _shown(config: Any) -> Any:
+    """Return a config with a NAME in each empty dict that takes any key, which would not be shown else."""
+    hints, changes = get_type_hints(type(config)), {}
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if is_dataclass(value):
+            changes[field.name] = _shown(value)
+        elif value == {} and takes_any_key(hints[field.name]):
+            changes[field.name] = {"NAME": "none"}
+    return replace(config, **changes)

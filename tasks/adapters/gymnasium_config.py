@@ -14,7 +14,7 @@ class GymnasiumConfig:
     """The environment's own settings, and where its worlds are stepped."""
 
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments that the environment is made with, e.g. {ctrl_cost_weight: 0.5}."""
+    """Arguments that the environment is made with, by the names it gives them, e.g. ctrl_cost_weight: 0.5."""
     max_steps: int = 0
     """Steps after which an episode is truncated; 0 for the environment's own limit."""
     worlds: str = "auto"
