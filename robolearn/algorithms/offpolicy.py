@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import _foreach_lerp_  # pyright: ignore[reportPrivateImportUsage]
 
 from robolearn.algorithms.episodes import EpisodeMeans
+from robolearn.algorithms.graphs import Step, graphed_where_it_pays
 from robolearn.algorithms.offpolicy_config import (
     OffPolicyConfig,
     make_bonus,
@@ -76,6 +78,7 @@ class OffPolicy:
         self.started = False
         self.env_steps, self.critic_steps, self.policy_steps = 0, 0, 0
         self._sums: dict[str, tuple[torch.Tensor, int]] = {}
+        self._learn = self._learner()
 
     @property
     def steps_per_iteration(self) -> int:
@@ -87,7 +90,8 @@ class OffPolicy:
         c = self.config
         if not self.started:
             env.reset()
-            self._follow(1.0)  # a policy given to begin with
+            self.bonus.policy_changed(self.policy, 0)  # a policy given to begin with
+            self._follow(1.0)
             self.started = True
         means = EpisodeMeans()
         for _ in range(c.iteration_steps):
@@ -120,13 +124,12 @@ class OffPolicy:
     def gradient_step(self) -> None:
         """Take one step of the critic on a batch from the replay, and of the policy when it is its turn."""
         c = self.config
-        batch = self.replay.sample(c.batch_size)
-        self._critic_step(batch)
         self.critic_steps += 1
-        if self.critic_steps % c.policy_delay == 0:
-            self._policy_step(batch)
+        policy_too = self.critic_steps % c.policy_delay == 0
+        self._note(self._learn(self.replay.sample(c.batch_size), policy_too))
+        if policy_too:
             self.policy_steps += 1
-            self._follow(c.polyak)
+            self.bonus.policy_changed(self.policy, self.policy_steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue bit for bit; the replay's rows are views."""
@@ -142,6 +145,21 @@ class OffPolicy:
             setattr(self, name, state[name])
         self.generator.set_state(state["generator"].cpu())
         self.started = state["started"]
+        self._learn = self._learner()  # the optimisers' tensors are others now
+
+    def learn(self, batch: Batch, policy_too: bool) -> dict[str, torch.Tensor]:
+        """Take a step of the critic on a batch, and if asked of the policy and the slow copies; return () means.
+
+        All on the device and in place, so that it can be recorded as a CUDA graph.
+        """
+        noted = self._critic_step(batch)
+        if policy_too:
+            noted |= self._policy_step(batch)
+            self._follow(self.config.polyak)
+        return noted
+
+    def _learner(self) -> Step:
+        return graphed_where_it_pays(self.learn, self.device, [self.generator])
 
     @torch.no_grad()
     def _env_step(self, env: VectorEnv) -> dict[str, float]:
@@ -165,7 +183,7 @@ class OffPolicy:
         self.env_steps += self.num_envs
         return extras["log"]
 
-    def _critic_step(self, batch: Batch) -> None:
+    def _critic_step(self, batch: Batch) -> dict[str, torch.Tensor]:
         fields = batch.fields
         with torch.no_grad():
             next_sample = self.slow_policy.target(self.slow_policy.output(fields["next_policy"]), self.generator)
@@ -184,9 +202,9 @@ class OffPolicy:
         self.critic_optimizer.zero_grad()
         loss.backward()
         self.critic_optimizer.step()
-        self._note({"loss/value": loss, "value/mean": mean.mean()})
+        return {"loss/value": loss.detach(), "value/mean": mean.detach().mean()}
 
-    def _policy_step(self, batch: Batch) -> None:
+    def _policy_step(self, batch: Batch) -> dict[str, torch.Tensor]:
         policy_obs, critic_obs = batch.fields["policy"], batch.fields[self._critic_group]
         members = 1 if self.config.policy_value == "first" else None
 
@@ -201,19 +219,18 @@ class OffPolicy:
         self.policy_optimizer.zero_grad()
         (loss + self.bonus.loss(sample)).backward()
         self.policy_optimizer.step()
-        self._note({"loss/policy": loss, "policy/entropy": -sample.log_prob.mean()})
+        return {"loss/policy": loss.detach(), "policy/entropy": -sample.log_prob.detach().mean()}
 
     @torch.no_grad()
     def _follow(self, rate: float) -> None:
-        """Let everything that follows the learned networks take note of where they are."""
-        self.bonus.policy_changed(self.policy, self.policy_steps)
+        """Move the slow copies towards the learned networks."""
         _foreach_lerp_(self._slow, self._fast, rate)
         self.target.moved(rate)
 
-    def _note(self, values: dict[str, torch.Tensor]) -> None:
+    def _note(self, values: Mapping[str, torch.Tensor]) -> None:
         for name, value in values.items():
             total, count = self._sums.get(name, (0.0, 0))
-            self._sums[name] = (total + value.detach(), count + 1)
+            self._sums[name] = (total + value, count + 1)
 
 
 def action_bounds(env: VectorEnv) -> tuple[torch.Tensor, torch.Tensor]:
@@ -244,4 +261,6 @@ def _slow_copy(module: Any) -> Any:
 
 
 def _adam(*groups: dict[str, Any]) -> torch.optim.Adam:
-    return torch.optim.Adam([group for group in groups if group["params"]], fused=True)
+    kept = [group for group in groups if group["params"]]
+    # Capturable keeps the number of steps on the device, as a CUDA graph has to find it.
+    return torch.optim.Adam(kept, fused=True, capturable=kept[0]["params"][0].is_cuda)

@@ -254,7 +254,9 @@ class MixturePolicy(SquashedPolicy):
 
     def sample(self, output: torch.Tensor, generator: torch.Generator | None) -> Sample:
         logits, mean, log_std = self._experts(output)
-        which = torch.multinomial(logits.detach().softmax(-1), 1, generator=generator).squeeze(1)
+        # The first of exponential clocks to ring, at the components' rates: like a multinomial, without its checks.
+        clocks = torch.empty_like(logits).exponential_(generator=generator)
+        which = (logits.detach().softmax(-1) / clocks).argmax(-1)
         u = self._proposals(mean, log_std, generator)
         return self._at(output, self._chosen(u, which))
 
@@ -273,7 +275,7 @@ class MixturePolicy(SquashedPolicy):
         every = self._at(fixed.repeat_interleave(self.experts, 0), u.flatten(0, 1))
         loss, value = (x.unflatten(0, (-1, self.experts)) for x in objective(every))
         best = value.argmax(-1)
-        gating = (logits.softmax(-1) - nn.functional.one_hot(best, self.experts)).square().mean()
+        gating = (logits.softmax(-1) - (best[:, None] == self.indices).float()).square().mean()
         index = torch.arange(len(best), device=best.device) * self.experts + best
         sample = Sample(every.action[index], every.u[index], every.log_prob[index])
         return loss.gather(1, best[:, None]).mean() + gating, sample

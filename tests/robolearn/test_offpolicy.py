@@ -82,9 +82,9 @@ def test_td3s_target_is_the_smoothed_action_of_the_slow_policy_under_the_slow_cr
         following = algorithm.slow_value.network(torch.cat((batch.fields["next_policy"], action), 1))[..., 0]
         y = batch.reward + batch.discount * torch.minimum(following[0], following[1])
         q = algorithm.value.network(torch.cat((batch.fields[obs], batch.fields["action"]), 1))[..., 0]
-    algorithm._critic_step(batch)
+    metrics = algorithm._critic_step(batch)
     expected = (q[0] - y).square().mean() + (q[1] - y).square().mean()
-    assert algorithm.update()["loss/value"] == pytest.approx(expected.item(), rel=1e-5)
+    assert metrics["loss/value"].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_sacs_losses_are_those_of_the_paper() -> None:
@@ -108,10 +108,10 @@ def test_sacs_losses_are_those_of_the_paper() -> None:
     following = q(algorithm.slow_value, batch.fields["next_policy"], action).amin(0)
     y = (batch.reward + batch.discount * (following - 0.3 * log_prob)).detach()
     critic_loss = (q(value, batch.fields["policy"], batch.fields["action"]) - y).square().mean(1).sum()
-    algorithm._critic_step(batch)
+    algorithm._note(algorithm._critic_step(batch))
     action, log_prob = drawn(batch.fields["policy"])
     policy_loss = (0.3 * log_prob - q(algorithm.value, batch.fields["policy"], action).amin(0)).mean()
-    algorithm._policy_step(batch)
+    algorithm._note(algorithm._policy_step(batch))
     metrics = algorithm.update()
     assert metrics["loss/value"] == pytest.approx(critic_loss.item(), rel=1e-5)
     assert metrics["loss/policy"] == pytest.approx(policy_loss.item(), rel=1e-5)
