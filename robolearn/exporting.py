@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -19,6 +19,7 @@ from deploy.differences import differences
 from deploy.errors import ContractError
 from deploy.golden import MINIMUM_STEPS
 from robolearn import run as runs
+from robolearn.algorithms.registry import algorithm_class
 from robolearn.environments import source_of
 from robolearn.loading import Trained, restore
 from sim.errors import UserError, unknown
@@ -65,13 +66,21 @@ def check(contract: Contract, env: VectorEnv) -> None:
         ContractError: they differ; names every difference.
     """
     ours = contract_of(env, contract.provenance)
-    # Of the normaliser, the task knows only that a policy of ours has one, and has it in its graph.
-    ours = replace(ours, normaliser=deploy.Normaliser(location="in_graph"))
+    # The task knows nothing of the normaliser; a policy has one in its graph unless its algorithm leaves the choice.
+    chosen = "normalize_observation" in {field.name for field in fields(_config_of(contract.provenance.algorithm))}
+    ours = replace(ours, normaliser=contract.normaliser if chosen else deploy.Normaliser(location="in_graph"))
     if found := differences(contract, ours):
         raise ContractError(
             f"the policy was not made for this task as it stands ({len(found)} "
             f"difference{'s' if len(found) > 1 else ''}): {'; '.join(found)}"
         )
+
+
+def _config_of(algorithm: str) -> Any:
+    try:
+        return algorithm_class(algorithm).Config
+    except UserError as error:
+        raise ContractError(f"the policy was not made by an algorithm of this version: {error}") from None
 
 
 def contract_of(

@@ -130,10 +130,9 @@ def test_a_training_is_resumed_bit_for_bit_evaluated_and_exported(
     for observation in np.random.default_rng(0).normal(size=(20, 1, 3)).astype(np.float32):
         # Both are float32 through three layers.
         np.testing.assert_allclose(exported.act(observation), policy.act(observation), rtol=0, atol=1e-5)
-    if algo == "ppo":
-        assert robolearn(f"eval {path} --episodes 3 {SOON}") == 0
-        again = json.loads(path.with_suffix(".eval.json").read_text())
-        assert again["return"] == pytest.approx(result["return"], rel=1e-3)
+    assert robolearn(f"eval {path} --episodes 3 {SOON}") == 0
+    again = json.loads(path.with_suffix(".eval.json").read_text())
+    assert again["return"] == pytest.approx(result["return"], rel=1e-3)
     capfd.readouterr()
 
 
