@@ -291,6 +291,16 @@ def test_a_policy_exported_without_its_normaliser_is_refused(go2_run: Path, tmp_
         check(read_contract(tmp_path / "bare.onnx"), trained.env)
 
 
+@pytest.mark.parametrize("algorithm", ["sac", "of_another_version"])
+def test_a_policy_that_needs_no_normaliser_is_not_refused_for_it(contract: Contract, algorithm: str):
+    bare = replace(
+        contract,
+        provenance=replace(contract.provenance, algorithm=algorithm),
+        normaliser=deploy.Normaliser(location="none"),
+    )
+    check(bare, robolearn.make(TASK))
+
+
 def test_a_task_that_states_nothing_still_exports():
     env = robolearn.make("HalfCheetah")
     contract = contract_of(env, provenance("HalfCheetah"))
