@@ -46,6 +46,13 @@ class HyperEnsemble(nn.Module):
     one hidden layer. The heads begin small, so that the values begin near zero.
     """
 
+    enter: Any
+    """An `MLPEnsemble` of one layer before each residual block."""
+    blocks: Any
+    """An `MLPEnsemble` for each residual block."""
+    heads: Any
+    """An `MLPEnsemble` of one layer for each tensor of the network on the action."""
+
     def __init__(
         self,
         members: int,
@@ -84,12 +91,11 @@ class HyperEnsemble(nn.Module):
         arguments = (frozen, members)
         h = state.detach()  # only the action's gradient is ever asked for
         for enter, block in zip(self.enter, self.blocks, strict=True):
-            h = enter.fused(h, *arguments)  # type: ignore[operator]
-            h = h + block.fused(torch.relu(h), *arguments)  # type: ignore[operator]
+            h = enter.fused(h, *arguments)
+            h = h + block.fused(torch.relu(h), *arguments)
         h = torch.relu(h)
         w1, b1, w2, b2 = (
-            head.fused(h, *arguments).unflatten(-1, shape)  # type: ignore[operator]
-            for head, shape in zip(self.heads, self.shapes, strict=True)
+            head.fused(h, *arguments).unflatten(-1, shape) for head, shape in zip(self.heads, self.shapes, strict=True)
         )
         hidden = torch.relu(action[:, None] @ w1 + b1)  # (E, N, 1, hidden)
         return (hidden @ w2 + b2).squeeze(-2)

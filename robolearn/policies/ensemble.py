@@ -102,7 +102,8 @@ class MLPEnsemble(nn.Module):
             frozen: give the parameters no gradients, only the input.
             members: with ``frozen``, evaluate only the first so many networks.
         """
-        return _FusedMLP.apply(x, self.flat.detach() if frozen else self.flat, self, members)  # type: ignore[return-value]
+        outputs: Any = _FusedMLP.apply(x, self.flat.detach() if frozen else self.flat, self, members)
+        return outputs
 
     def working_layers(self, members: int | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return weights and biases as ``fused`` multiplies by them, of the first so many networks."""

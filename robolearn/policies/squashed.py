@@ -127,7 +127,7 @@ class DeterministicPolicy(SquashedPolicy):
         exploration_noise: tuple[float, float] = (0.1, 0.1),
         target_noise: float = 0.2,
         target_noise_clip: float = 0.5,
-        **network: object,
+        **network: Any,
     ):
         """Make the policy.
 
@@ -141,7 +141,7 @@ class DeterministicPolicy(SquashedPolicy):
             target_noise_clip: where that noise is cut off.
             network: as for `SquashedPolicy`.
         """
-        super().__init__(observation_size, low, high, 1, **network)  # type: ignore[arg-type]
+        super().__init__(observation_size, low, high, 1, **network)
         self.exploration_noise = exploration_noise
         self.target_noise, self.target_noise_clip = target_noise, target_noise_clip
 
@@ -177,10 +177,10 @@ class TanhGaussianPolicy(SquashedPolicy):
         low: torch.Tensor,
         high: torch.Tensor,
         log_std_range: tuple[float, float] = (-20.0, 2.0),
-        **network: object,
+        **network: Any,
     ):
         """Make the policy; the log standard deviation of u is clamped to a range."""
-        super().__init__(observation_size, low, high, 2, **network)  # type: ignore[arg-type]
+        super().__init__(observation_size, low, high, 2, **network)
         self.log_std_range = log_std_range
 
     def mode(self, output: torch.Tensor) -> torch.Tensor:
@@ -189,7 +189,8 @@ class TanhGaussianPolicy(SquashedPolicy):
     def sample(self, output: torch.Tensor, generator: torch.Generator | None) -> Sample:
         mean, log_std = output.chunk(2, -1)
         noise = _normal(mean, generator)
-        return Sample(*_TanhNormal.apply(mean, log_std, noise, *self.log_std_range))  # type: ignore[misc]
+        drawn: Any = _TanhNormal.apply(mean, log_std, noise, *self.log_std_range)
+        return Sample(*drawn)
 
     def log_prob(self, output: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
         mean, log_std = output.chunk(2, -1)
@@ -239,10 +240,10 @@ class MixturePolicy(SquashedPolicy):
         high: torch.Tensor,
         experts: int = 4,
         log_std_range: tuple[float, float] = (-20.0, 2.0),
-        **network: object,
+        **network: Any,
     ):
         """Make the policy with K = ``experts``."""
-        super().__init__(observation_size, low, high, 2 * experts, experts, **network)  # type: ignore[arg-type]
+        super().__init__(observation_size, low, high, 2 * experts, experts, **network)
         self.experts, self.log_std_range = experts, log_std_range
         self.register_buffer("indices", torch.arange(experts), persistent=False)
 
@@ -250,7 +251,8 @@ class MixturePolicy(SquashedPolicy):
         k, a = self.experts, len(self.centre)
         likeliest = (output[:, :k].argmax(-1, keepdim=True) == self.indices).to(output.dtype)
         # Slices, since the exporter loses the number of actions in a reshape.
-        return sum((likeliest[:, i : i + 1] * output[:, k + i * a : k + (i + 1) * a] for i in range(k)), 0.0)  # type: ignore[return-value]
+        first, *others = (likeliest[:, i : i + 1] * output[:, k + i * a : k + (i + 1) * a] for i in range(k))
+        return sum(others, first)
 
     def sample(self, output: torch.Tensor, generator: torch.Generator | None) -> Sample:
         logits, mean, log_std = self._experts(output)
