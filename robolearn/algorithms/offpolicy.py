@@ -78,7 +78,7 @@ class OffPolicy:
         self.started = False
         self.env_steps, self.critic_steps, self.policy_steps = 0, 0, 0
         self._sums: dict[str, tuple[torch.Tensor, int]] = {}
-        self._learn = self._learner()
+        self._graphed = self._new_graphs()
 
     @property
     def steps_per_iteration(self) -> int:
@@ -126,7 +126,7 @@ class OffPolicy:
         c = self.config
         self.critic_steps += 1
         policy_too = self.critic_steps % c.policy_delay == 0
-        self._note(self._learn(self.replay.sample(c.batch_size), policy_too))
+        self._note(self._graphed(self.replay.sample(c.batch_size), policy_too))
         if policy_too:
             self.policy_steps += 1
             self.bonus.policy_changed(self.policy, self.policy_steps)
@@ -145,7 +145,7 @@ class OffPolicy:
             setattr(self, name, state[name])
         self.generator.set_state(state["generator"].cpu())
         self.started = state["started"]
-        self._learn = self._learner()  # the optimisers' tensors are others now
+        self._graphed = self._new_graphs()  # the optimisers' tensors are others now
 
     def learn(self, batch: Batch, policy_too: bool) -> dict[str, torch.Tensor]:
         """Take a step of the critic on a batch, and if asked of the policy and the slow copies; return () means.
@@ -158,7 +158,7 @@ class OffPolicy:
             self._follow(self.config.polyak)
         return noted
 
-    def _learner(self) -> Step:
+    def _new_graphs(self) -> Step:
         return graphed_where_it_pays(self.learn, self.device, [self.generator])
 
     @torch.no_grad()

@@ -10,13 +10,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from robolearn import checkpoint
-from robolearn.log import read_metrics
+from tests.training_state import differing, last_state, logged
 
 ROOT = Path(__file__).parents[2]
 CARTPOLE = "CartPole-Swingup --num-envs 8 --algorithm.horizon 16 --algorithm.hidden 16 16"
@@ -140,29 +138,6 @@ def wait_for(root: Path, iteration: int, timeout: float = 60.0) -> Path:
     raise AssertionError(f"no checkpoint of iteration {iteration} below {root} in {timeout} s")
 
 
-def differing(a: Any, b: Any, where: str = "") -> list[str]:
-    """Return where two nested structures of tensors and plain values are not equal bit for bit."""
-    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
-        return [place for key in a for place in differing(a[key], b[key], f"{where}.{key}")]
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
-        return [place for i, pair in enumerate(zip(a, b, strict=True)) for place in differing(*pair, f"{where}.{i}")]
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        same = a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
-        return [] if same else [where]
-    return [] if a == b else [where]
-
-
-def trained(run: Path) -> dict[str, Any]:
-    """Return everything of a run's last checkpoint that the wall clock does not decide."""
-    _, payload = checkpoint.latest(run / "checkpoints")
-    return {name: value for name, value in payload.items() if name != "seconds"}
-
-
-def logged(run: Path) -> list[dict[str, Any]]:
-    rows = read_metrics(run / "metrics.jsonl")
-    return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
-
-
 def kill_and_collect(cli: CommandLine, pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     status, output = cli.wait()
@@ -177,12 +152,12 @@ def test_a_killed_training_goes_on_bit_for_bit(cli: CommandLine, tmp_path: Path,
     pid = cli.start([*train, "--runs", "cut"])
     cut = wait_for(tmp_path / "cut", 2)
     kill_and_collect(cli, pid)
-    assert trained(cut)["iteration"] < trained(only_run(tmp_path / "whole"))["iteration"]
+    assert last_state(cut)["iteration"] < last_state(only_run(tmp_path / "whole"))["iteration"]
     status, output = cli.run(["train", "--resume", str(cut)])
     assert status == 0, output
 
     whole = only_run(tmp_path / "whole")
-    assert differing(trained(whole), trained(cut)) == []
+    assert differing(last_state(whole), last_state(cut)) == []
     assert logged(whole) == logged(cut)
     assert any(row.get("episode/return") is not None for row in logged(cut))
 
@@ -195,7 +170,7 @@ def test_twenty_kills_at_random_moments_change_nothing(cli: CommandLine, tmp_pat
     for _ in range(20):
         time.sleep(moments.uniform(0.0, 0.3))
         kill_and_collect(cli, pid)
-        iteration = trained(run)["iteration"]
+        iteration = last_state(run)["iteration"]
         assert iteration >= reached
         assert [row["iteration"] for row in logged(run)][:iteration] == list(range(iteration))
         reached = iteration
@@ -207,7 +182,7 @@ def test_twenty_kills_at_random_moments_change_nothing(cli: CommandLine, tmp_pat
     assert "Traceback" not in output
     assert cli.run([*train, "--steps", steps, "--runs", "whole"])[0] == 0
     whole = only_run(tmp_path / "whole")
-    assert differing(trained(whole), trained(run)) == []
+    assert differing(last_state(whole), last_state(run)) == []
     assert logged(whole) == logged(run)
     assert list(run.rglob("*.partial")) == []
 
@@ -220,14 +195,14 @@ def test_an_interrupt_saves_and_says_how_to_go_on(cli: CommandLine, tmp_path: Pa
     status, output = cli.wait()
     assert status == 130
     assert "Traceback" not in output
-    done = trained(run)["iteration"]
+    done = last_state(run)["iteration"]
     assert done == len(logged(run)) > 0
     last = output.strip().splitlines()[-1]
     command = last.partition("go on with: robolearn ")[2].split()
     assert command == ["train", "--resume", str(run.relative_to(tmp_path))]
     status, output = cli.run([*command, "--steps", str((done + 2) * 16)])
     assert status == 0, output
-    assert trained(run)["iteration"] == done + 2
+    assert last_state(run)["iteration"] == done + 2
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(cli: CommandLine, tmp_path: Path):
@@ -245,7 +220,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(cli: CommandLine, tmp_path:
     assert checkpoint.latest(run / "checkpoints")[0] == good
     status, output = cli.run(["train", "--resume", str(run)])
     assert status == 0, output
-    assert trained(run)["iteration"] == 8
+    assert last_state(run)["iteration"] == 8
 
 
 def test_extending_keeps_the_config_true(cli: CommandLine, tmp_path: Path):
@@ -265,7 +240,7 @@ def test_init_takes_the_policy_and_nothing_else(cli: CommandLine, tmp_path: Path
     status, output = cli.run(second)
     assert status == 0, output
     begun = checkpoint.load(only_run(tmp_path / "second") / "checkpoints" / "iteration-00000000.pt")
-    assert differing(begun["algorithm"]["policy"], trained(first)["algorithm"]["policy"]) == []
+    assert differing(begun["algorithm"]["policy"], last_state(first)["algorithm"]["policy"]) == []
     assert begun["iteration"] == 0
     assert json.dumps(sorted(begun["algorithm"]["optimizer"]["state"])) == "[]"
 

@@ -12,13 +12,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from robolearn.algorithms import offpolicy
 from robolearn.algorithms.graphs import GraphedStep
 from robolearn.algorithms.offpolicy import OffPolicy
-from robolearn.algorithms.registry import algorithm_class
-from sim.backends import make_simulation
 from tasks.env import Env
-from tasks.registry import make_task
+from tests.small_offpolicy import ALGORITHMS, made, pendulum
 
-ALGORITHMS = ("sac", "td3", "ddpg", "dsac", "fast_td3", "fast_sac", "mdpo_off", "pmoe", "aro_ddpg")
-SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32, "warmup": 64, "iteration_steps": 30, "capacity": 512}
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "unique")
 """Operations whose result the host has to see, by the beginnings of their names."""
 
@@ -45,10 +41,7 @@ class _Recorder(TorchDispatchMode):
         for func, args, kwargs, result in self.calls:
             again = func(*args, **kwargs)
             for old, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
-                if (
-                    isinstance(old, torch.Tensor)
-                    and old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr()
-                ):
+                if isinstance(old, torch.Tensor) and _storage(old) != _storage(new):
                     old.copy_(new)
 
 
@@ -72,11 +65,8 @@ def _capture(function: Callable[[], None]) -> Callable[[], None]:
 
 def _collected(name: str, device: str = "cpu", **changes: Any) -> OffPolicy:
     torch.manual_seed(0)
-    task = make_task("Pendulum-Swingup", episode_s=1.0)
-    env = Env(task, make_simulation("mujoco", task.model(), 4, threads=1), 0)
-    worlds: Any = env if device == "cpu" else _OnDevice(env, device)
-    made = algorithm_class(name)
-    algorithm = made(worlds, made.Config(**{**SMALL, "updates_per_step": 1, **changes}), 0)
+    worlds: Any = pendulum() if device == "cpu" else _OnDevice(pendulum(), device)
+    algorithm = made(name, worlds, **changes)
     algorithm.collect(worlds)
     return algorithm
 
@@ -89,7 +79,7 @@ def _state(algorithm: OffPolicy) -> list[torch.Tensor]:
 def test_what_was_recorded_learns_what_the_step_learns(name: str) -> None:
     changes = {"normalize_observation": True, "kl_period": 3} if name == "mdpo_off" else {}
     eager, graphed = _collected(name, **changes), _collected(name, **changes)
-    graphed._learn = GraphedStep(graphed.learn, _capture, eager_calls=2)
+    graphed._graphed = GraphedStep(graphed.learn, _capture, eager_calls=2)
     for _ in range(12):
         eager.gradient_step()
         graphed.gradient_step()
@@ -106,7 +96,7 @@ def test_a_step_that_asks_for_a_value_is_no_graph() -> None:
         noted = learn(batch, policy_too)
         return noted if noted["loss/value"].item() > 0 else {}
 
-    algorithm._learn = GraphedStep(asking, _capture, eager_calls=0)
+    algorithm._graphed = GraphedStep(asking, _capture, eager_calls=0)
     with pytest.raises(AssertionError, match="waits for the device"):
         algorithm.gradient_step()
 
@@ -151,8 +141,8 @@ class _OnDevice:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_on_a_gpu_the_graph_learns_what_the_step_learns(name: str) -> None:
     eager, graphed = _collected(name, "cuda"), _collected(name, "cuda")
-    eager._learn = eager.learn
-    assert isinstance(graphed._learn, GraphedStep)
+    eager._graphed = eager.learn
+    assert isinstance(graphed._graphed, GraphedStep)
     for _ in range(12):
         eager.gradient_step()
         graphed.gradient_step()

@@ -13,12 +13,11 @@ import pytest
 import torch
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
-from robolearn import checkpoint
 from robolearn.cli import main
 from robolearn.config import load_yaml
 from robolearn.loading import load
-from robolearn.log import read_metrics
 from robolearn.training import load_config, make_env
+from tests.training_state import differing, last_state, logged
 
 TINY = {
     "ppo": "--num-envs 2 --algorithm.horizon 40 --algorithm.hidden 16 16 --algorithm.epochs 2",
@@ -71,17 +70,6 @@ def trained(root: Path, flags: str, task: str = "Pendulum-v1", algo: str = "ppo"
     return only_run(root)
 
 
-def last(run: Path) -> dict[str, Any]:
-    """Return everything of a run's last checkpoint that the wall clock does not decide."""
-    _, payload = checkpoint.latest(run / "checkpoints")
-    return {name: value for name, value in payload.items() if name != "seconds"}
-
-
-def logged(run: Path) -> list[dict[str, Any]]:
-    rows = read_metrics(run / "metrics.jsonl")
-    return [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
-
-
 def refused(command: str, capfd: pytest.CaptureFixture[str], status: int = 2) -> str:
     """Return the one line on stderr of a command that fails with this exit status."""
     capfd.readouterr()
@@ -90,33 +78,21 @@ def refused(command: str, capfd: pytest.CaptureFixture[str], status: int = 2) ->
     return line
 
 
-def differing(a: Any, b: Any, where: str = "") -> list[str]:
-    """Return where two nested structures of tensors and plain values are not equal bit for bit."""
-    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
-        return [place for key in a for place in differing(a[key], b[key], f"{where}.{key}")]
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
-        return [place for i, pair in enumerate(zip(a, b, strict=True)) for place in differing(*pair, f"{where}.{i}")]
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        same = a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
-        return [] if same else [where]
-    return [] if a == b else [where]
-
-
 @pytest.mark.parametrize("algo", ["ppo", "sac"])
 def test_a_training_is_resumed_bit_for_bit_evaluated_and_exported(
     algo: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     # A resume begins new episodes, always the same ones: so what must agree are two resumes of the same training.
     runs = [trained(tmp_path / name, f"{SOON} --steps 160", algo=algo) for name in ("one", "other")]
-    assert differing(last(runs[0]), last(runs[1])) == []
+    assert differing(last_state(runs[0]), last_state(runs[1])) == []
     for i, run in enumerate(runs):
         np.random.seed(i)  # noqa: NPY002 - whatever the process has drawn before
         torch.manual_seed(i)
         assert robolearn(f"train --steps 480 --resume {run}") == 0
-    assert differing(last(runs[0]), last(runs[1])) == []
+    assert differing(last_state(runs[0]), last_state(runs[1])) == []
     assert logged(runs[0]) == logged(runs[1])
     assert [row["steps"] for row in logged(runs[0])] == [80, 160, 240, 320, 400, 480]
-    assert last(runs[0])["env"]["common_step_counter"] == 6 * 40
+    assert last_state(runs[0])["env"]["common_step_counter"] == 6 * 40
     assert logged(runs[0])[-1]["episode/length"] == 30  # of which the broken off ones are none
 
     assert robolearn(f"eval {runs[0]} --episodes 3") == 0
@@ -220,11 +196,11 @@ def test_a_world_that_raises_ends_the_training_with_a_checkpoint(
         "robolearn train: Toy/Breaking-v0 raised in step of world 0: RuntimeError: the hinge is gone;"
     )
     assert "; what was learned before is saved, as of iteration 3; go on with: " in line
-    assert last(run)["iteration"] == 3
+    assert last_state(run)["iteration"] == 3
     assert len(logged(run)) == 3
     assert line.endswith(f"robolearn train --resume {run}")
     assert robolearn(f"train --resume {run}") == 1
-    assert last(run)["iteration"] == 6
+    assert last_state(run)["iteration"] == 6
     assert np.isfinite(load(run).act(np.zeros((1, 3), np.float32))).all()
 
 

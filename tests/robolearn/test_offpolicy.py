@@ -15,32 +15,15 @@ from robolearn.algorithms.offpolicy_config import OffPolicyConfig
 from robolearn.algorithms.registry import algorithm_class
 from robolearn.buffers.replay import Batch
 from robolearn.policies.squashed import tanh_log_slope
-from sim.backends import make_simulation
 from sim.errors import UserError
 from tasks.env import Env
 from tasks.pendulum import PendulumConfig, PendulumSwingup
-from tasks.registry import make_task
 from tasks.task import Task, TaskConfig, Terms, terms
-
-ALGORITHMS = ("sac", "td3", "ddpg", "dsac", "fast_td3", "fast_sac", "mdpo_off", "pmoe", "aro_ddpg")
-SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32, "warmup": 64, "iteration_steps": 30, "capacity": 512}
+from tests.small_offpolicy import ALGORITHMS, SMALL, env_of, made, pendulum
 
 _POINT = """<mujoco><option timestep="0.1"><flag autoreset="disable"/></option>
 <worldbody><body><joint name="x" type="slide" axis="1 0 0"/><geom size=".1" mass="1"/></body></worldbody>
 <actuator><motor joint="x" ctrlrange="-1 1"/></actuator></mujoco>"""
-
-
-def _env(task: Task[Any], num_envs: int, seed: int = 0) -> Env:
-    return Env(task, make_simulation("mujoco", task.model(), num_envs, threads=1), seed)
-
-
-def _pendulum(num_envs: int = 4, seed: int = 0) -> Env:
-    return _env(make_task("Pendulum-Swingup", episode_s=1.0), num_envs, seed)
-
-
-def _made(name: str, env: Env, seed: int = 0, **changes: Any) -> OffPolicy:
-    made = algorithm_class(name)
-    return made(env, made.Config(**{**SMALL, **changes}), seed)
 
 
 @pytest.mark.parametrize("changes", [{}, {"n_steps": 3}, {"critic": "gaussian"}, {"critic": "categorical"}])
@@ -50,7 +33,7 @@ def test_the_value_of_an_endless_constant_reward_is_that_of_no_truncation(
     env = constant_env(8)
     gamma = 0.9
     options = {"learning_rate": 3e-3, "polyak": 0.2, "value_range": (0.0, 20.0), "iteration_steps": 800}
-    algorithm = _made("ddpg", env, gamma=gamma, **options, **changes)
+    algorithm = made("ddpg", env, gamma=gamma, **options, **changes)
     algorithm.collect(env)
     observation = env.obs_buf["critic"]
     with torch.no_grad():
@@ -68,8 +51,8 @@ def _batch(algorithm: OffPolicy) -> Batch:
 
 
 def test_td3s_target_is_the_smoothed_action_of_the_slow_policy_under_the_slow_critics() -> None:
-    env = _pendulum()
-    algorithm = _made("td3", env)
+    env = pendulum()
+    algorithm = made("td3", env)
     with torch.no_grad():
         for parameter in (*algorithm.slow_policy.parameters(), *algorithm.slow_value.parameters()):
             parameter += 0.1 * torch.randn_like(parameter)
@@ -88,8 +71,8 @@ def test_td3s_target_is_the_smoothed_action_of_the_slow_policy_under_the_slow_cr
 
 
 def test_sacs_losses_are_those_of_the_paper() -> None:
-    env = _pendulum()
-    algorithm = _made("sac", env, initial_alpha=0.3)
+    env = pendulum()
+    algorithm = made("sac", env, initial_alpha=0.3)
     batch = _batch(algorithm)
     twin = torch.Generator()
     twin.set_state(algorithm.generator.get_state())
@@ -127,8 +110,8 @@ def test_sacs_losses_are_those_of_the_paper() -> None:
 
 
 def test_only_the_networks_whose_turn_it_is_move() -> None:
-    env = _pendulum()
-    algorithm = _made("td3", env, policy_delay=2)
+    env = pendulum()
+    algorithm = made("td3", env, policy_delay=2)
     for _ in range(20):
         algorithm._env_step(env)
     before = {name: copy.deepcopy(getattr(algorithm, name).state_dict()) for name in ("policy", "value", "slow_value")}
@@ -154,15 +137,15 @@ def test_only_the_networks_whose_turn_it_is_move() -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_resuming_continues_bit_for_bit(name: str) -> None:
     options = {"normalize_observation": True, "n_steps": 3, "capacity": 256, "kl_period": 50}
-    env = _pendulum()
-    whole = _made(name, env, **options)
+    env = pendulum()
+    whole = made(name, env, **options)
     expected = [whole.collect(env) | whole.update() for _ in range(6)]
-    env = _pendulum()
-    first = _made(name, env, **options)
+    env = pendulum()
+    first = made(name, env, **options)
     logged = [first.collect(env) | first.update() for _ in range(3)]
     saved, worlds = copy.deepcopy(first.state_dict()), copy.deepcopy(env.state_dict())
-    env = _pendulum(seed=5)
-    second = _made(name, env, seed=5, **options)
+    env = pendulum(seed=5)
+    second = made(name, env, seed=5, **options)
     second.load_state_dict(saved)
     env.load_state_dict(worlds)
     logged += [second.collect(env) | second.update() for _ in range(3)]
@@ -177,8 +160,8 @@ def test_resuming_continues_bit_for_bit(name: str) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_same_seed_same_parameters_other_seed_others(name: str) -> None:
     def trained(seed: int) -> torch.Tensor:
-        env = _pendulum(seed=seed)
-        algorithm = _made(name, env, seed)
+        env = pendulum(seed=seed)
+        algorithm = made(name, env, seed)
         algorithm.collect(env)
         return algorithm.policy.network.flat.detach()
 
@@ -190,7 +173,7 @@ def test_both_precisions_learn_the_same(constant_env: Callable[..., Env]) -> Non
     values = []
     for precision in ("float32", "bfloat16"):
         env = constant_env(8)
-        algorithm = _made(
+        algorithm = made(
             "ddpg", env, gamma=0.5, learning_rate=3e-3, polyak=0.05, iteration_steps=300, precision=precision
         )
         algorithm.collect(env)
@@ -199,8 +182,8 @@ def test_both_precisions_learn_the_same(constant_env: Callable[..., Env]) -> Non
 
 
 def test_what_is_stored_is_the_true_last_observation_and_both_flags() -> None:
-    env = _pendulum(num_envs=2)
-    algorithm = _made("sac", env, warmup=10_000)
+    env = pendulum(num_envs=2)
+    algorithm = made("sac", env, warmup=10_000)
     finals = []
     step = env.step
 
@@ -222,8 +205,8 @@ def test_what_is_stored_is_the_true_last_observation_and_both_flags() -> None:
 
 
 def test_a_critic_that_sees_more_than_the_policy_has_its_own_rows() -> None:
-    env = _env(PendulumSwingup(PendulumConfig(noise={"velocity": 0.5})), 4)
-    algorithm = _made("sac", env)
+    env = env_of(PendulumSwingup(PendulumConfig(noise={"velocity": 0.5})), 4)
+    algorithm = made("sac", env)
     algorithm.collect(env)
     batch = algorithm.replay.sample(32)
     assert not torch.equal(batch.fields["policy"], batch.fields["critic"])
@@ -231,8 +214,8 @@ def test_a_critic_that_sees_more_than_the_policy_has_its_own_rows() -> None:
 
 
 def test_statistics_are_taken_once_from_each_frame_and_from_none_in_a_gradient_step() -> None:
-    env = _pendulum()
-    algorithm = _made("sac", env, normalize_observation=True)
+    env = pendulum()
+    algorithm = made("sac", env, normalize_observation=True)
     algorithm.collect(env)
     normalizer = algorithm.policy.normalizer
     assert normalizer is not None
@@ -244,10 +227,10 @@ def test_statistics_are_taken_once_from_each_frame_and_from_none_in_a_gradient_s
 
 
 def test_a_policy_given_to_begin_with_is_what_its_copies_begin_with() -> None:
-    env = _pendulum()
+    env = pendulum()
     for name in ("td3", "mdpo_off"):
-        algorithm = _made(name, env, warmup=10_000)
-        given = _made(name, env, seed=7)
+        algorithm = made(name, env, warmup=10_000)
+        given = made(name, env, seed=7)
         algorithm.policy.load_state_dict(given.policy.state_dict())
         algorithm.collect(env)
         copied = algorithm.slow_policy if name == "td3" else algorithm.bonus.old
@@ -255,8 +238,8 @@ def test_a_policy_given_to_begin_with_is_what_its_copies_begin_with() -> None:
 
 
 def test_nothing_is_learned_before_the_warm_up_is_over() -> None:
-    env = _pendulum()
-    algorithm = _made("sac", env, warmup=4 * 30)
+    env = pendulum()
+    algorithm = made("sac", env, warmup=4 * 30)
     stats = algorithm.collect(env) | algorithm.update()
     assert algorithm.critic_steps == 1  # the step that ends the warm-up is followed by the first gradient step
     assert stats["replay/size"] == 120.0
@@ -289,21 +272,21 @@ def test_a_value_out_of_range_is_named(changes: dict[str, Any], error: str) -> N
 
 def test_a_batch_larger_than_what_the_worlds_have_room_for_is_refused() -> None:
     with pytest.raises(UserError, match="batch_size 32 is more than the replay's capacity for 20 worlds"):
-        _made("sac", _pendulum(20), capacity=39)
+        made("sac", pendulum(20), capacity=39)
 
 
 @pytest.mark.parametrize(("low", "high"), [(-np.inf, 1.0), (0.5, 0.5)])
 def test_an_action_without_a_range_is_refused(low: float, high: float) -> None:
-    env = _pendulum()
+    env = pendulum()
     space = env.single_action_space
     space.low[:], space.high[:] = low, high
     with pytest.raises(UserError, match=r"action 0 ranges from .* need finite limits"):
-        _made("sac", env)
+        made("sac", env)
 
 
 def test_networks_that_are_no_longer_finite_end_the_run() -> None:
-    env = _pendulum()
-    algorithm = _made("sac", env)
+    env = pendulum()
+    algorithm = made("sac", env)
     algorithm.collect(env)
     with torch.no_grad():
         algorithm.value.network.flat[0] = torch.nan
@@ -324,7 +307,7 @@ _COMBINATIONS: list[dict[str, Any]] = [
 
 
 def test_every_combination_of_the_axes_learns_from_what_it_sees() -> None:
-    env = _pendulum()
+    env = pendulum()
     for combination in _COMBINATIONS:
         algorithm = OffPolicy(env, OffPolicyConfig(**{**SMALL, "iteration_steps": 17}, **combination))
         before = [p.clone() for p in (*algorithm.policy.parameters(), *algorithm.value.parameters())]
@@ -341,7 +324,7 @@ def test_the_average_of_a_constant_reward_is_that_reward_and_nothing_is_in_exces
 ) -> None:
     env = constant_env(8, reward=3.0)
     options = {"learning_rate": 3e-3, "average_learning_rate": 0.03, "polyak": 0.1, "value_range": (-20.0, 20.0)}
-    algorithm = _made("aro_ddpg", env, iteration_steps=500, critic=critic, **options)
+    algorithm = made("aro_ddpg", env, iteration_steps=500, critic=critic, **options)
     algorithm.collect(env)
     first = algorithm.update()
     algorithm.collect(env)
@@ -353,8 +336,8 @@ def test_the_average_of_a_constant_reward_is_that_reward_and_nothing_is_in_exces
 
 
 def test_nearness_to_the_old_policy_costs_as_written_and_the_old_one_is_renewed() -> None:
-    env = _pendulum()
-    algorithm = _made("mdpo_off", env, kl_coefficient=0.7, entropy_coefficient=0.2, kl_period=5)
+    env = pendulum()
+    algorithm = made("mdpo_off", env, kl_coefficient=0.7, entropy_coefficient=0.2, kl_period=5)
     bonus, policy = algorithm.bonus, algorithm.policy
     old = copy.deepcopy(policy)
     with torch.no_grad():
@@ -417,7 +400,7 @@ def _riccati(gamma: float) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
 def test_the_gain_of_a_linear_regulator_is_that_of_the_riccati_equation(name: str) -> None:
-    env = _env(_Regulator(_RegulatorConfig()), 8)
+    env = env_of(_Regulator(_RegulatorConfig()), 8)
     gamma = 0.9
     made = algorithm_class(name)
     config = made.Config(

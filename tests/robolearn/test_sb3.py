@@ -16,10 +16,10 @@ from robolearn import run as runs
 from robolearn.algorithms.registry import ALGORITHMS, algorithm_class
 from robolearn.cli import main
 from robolearn.loading import load
-from robolearn.log import read_metrics
 from robolearn.run import Run
 from robolearn.training import TrainConfig, default_config, make_env, train
 from sim.errors import UserError
+from tests.training_state import differing, last_state, logged
 
 sb3 = pytest.importorskip("stable_baselines3", reason="needs the extra interop")
 
@@ -43,18 +43,6 @@ def config_of(name: str, steps: int = 80, **changes: Any) -> TrainConfig:
 
 def begun(config: TrainConfig, root: Path) -> Run:
     return runs.create(root, config.task, config.algo, config, config.seed, config.device)
-
-
-def differing(a: Any, b: Any, where: str = "") -> list[str]:
-    """Return where two nested structures of tensors and plain values are not equal bit for bit."""
-    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
-        return [place for key in a for place in differing(a[key], b[key], f"{where}.{key}")]
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
-        return [place for i, pair in enumerate(zip(a, b, strict=True)) for place in differing(*pair, f"{where}.{i}")]
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        same = a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
-        return [] if same else [where]
-    return [] if a == b else [where]
 
 
 @pytest.mark.parametrize("normalize", [False, True], ids=["raw", "normalised"])
@@ -137,18 +125,11 @@ def test_a_resumed_training_goes_on_bit_for_bit(name: str, normalize: bool, tmp_
     np.random.seed(5)  # noqa: NPY002 - what SB3 draws from
     train(config, cut, resume=True)
 
-    def learned(run: Run) -> dict[str, Any]:
-        return {key: value for key, value in run.load()[1].items() if key != "seconds"}
-
-    def logged(run: Run) -> list[dict[str, Any]]:
-        rows = read_metrics(run.metrics)
-        return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in rows]
-
-    assert differing(learned(whole), learned(cut)) == []
-    assert logged(whole) == logged(cut)
-    assert len(logged(cut)) == 4
-    assert logged(cut)[-1]["episode/count"] == 4
-    assert any(key.startswith("train/") and key.endswith("loss") for key in logged(cut)[-1])
+    assert differing(last_state(whole.path), last_state(cut.path)) == []
+    assert logged(whole.path) == logged(cut.path)
+    assert len(logged(cut.path)) == 4
+    assert logged(cut.path)[-1]["episode/count"] == 4
+    assert any(key.startswith("train/") and key.endswith("loss") for key in logged(cut.path)[-1])
 
 
 @pytest.mark.parametrize("name", ["sb3:sac", "sb3:ppo"])

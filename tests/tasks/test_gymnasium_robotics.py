@@ -54,9 +54,7 @@ def test_each_family_makes_resets_and_steps(name: str):
         assert torch.isfinite(first).all()
     finally:
         env.close()
-    config = GymnasiumConfig()
-    assert config.max_steps == 0
-    env = make_gymnasium(name, config)
+    env = make_gymnasium(name, GymnasiumConfig())
     assert env.max_episode_length == limit
     env.close()
 
