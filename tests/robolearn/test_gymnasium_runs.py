@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,10 @@ class Breaking(PendulumEnv):
         self.steps += 1
         if self.steps == self.at and not self.note:
             raise RuntimeError("the hinge\nis gone")
-        if self.steps == self.at and not Path(self.note).exists():
-            Path(self.note).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self.steps == self.at:
+            with suppress(FileExistsError):
+                Path(self.note).touch(exist_ok=False)  # one alone can, of two processes at this step at once
+                os.kill(os.getpid(), signal.SIGKILL)
         return super().step(u)
 
 
