@@ -1,6 +1,7 @@
 """The off-policy actor-critic: one loop for a policy head, a critic, its network, a target and a bonus of any kind."""
 
 import copy
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -23,10 +24,12 @@ from robolearn.algorithms.offpolicy_config import (
 )
 from robolearn.buffers.replay import Batch
 from robolearn.policies.action_value import ActionValue
+from robolearn.policies.ensemble import relative_cost
 from robolearn.policies.squashed import Sample
 from sim.errors import UserError
 from tasks.vector_env import VectorEnv
 
+_log = logging.getLogger(__name__)
 _COUNTS = ("env_steps", "critic_steps", "policy_steps")
 _PARTS = ("policy", "value", "critic", "bonus", "target", "slow_value", "slow_policy", "critic_optimizer",
           "policy_optimizer", "replay")  # fmt: skip
@@ -45,6 +48,9 @@ class OffPolicy:
         """
         self.config, c = config, config
         self.device, self.num_envs = env.device, env.num_envs
+        if c.precision != "float32" and self.device.type == "cpu" and (cost := relative_cost(c.precision)) > 1:
+            _log.warning("a product in %s takes %.1f times as long as in float32 on this processor; "
+                         "--algorithm.precision float32 trains sooner", c.precision, cost)  # fmt: skip
         torch.manual_seed(seed)
         low, high = action_bounds(env)
         sizes = {group: sum(env.observation_terms[group].values()) for group in ("policy", "critic")}

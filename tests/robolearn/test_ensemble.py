@@ -1,13 +1,14 @@
 """Ensembles against plain layers, one network at a time."""
 
 import copy
+import platform
 
 import pytest
 import torch
 from torch import nn
 
 from robolearn.policies.action_value import ActionValue, HyperEnsemble
-from robolearn.policies.ensemble import MLPEnsemble
+from robolearn.policies.ensemble import MLPEnsemble, relative_cost
 from robolearn.policies.mlp import ACTIVATIONS
 
 
@@ -70,6 +71,17 @@ def test_bfloat16_is_near_and_its_parameters_stay_float32() -> None:
     torch.testing.assert_close(near, exact, rtol=0.02, atol=3e-3)
     ours, plain = (torch.autograd.grad(out.sum(), network.flat)[0] for out in (near, exact))
     assert ((ours - plain).norm() / plain.norm()).item() < 0.02
+
+
+def test_what_a_product_costs_tells_a_processor_that_has_the_format_from_one_that_emulates_it() -> None:
+    assert relative_cost("float32") == 1.0
+    if not hasattr(torch.cpu, "get_capabilities") or platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("needs a torch that names the formats of this processor")
+    has = torch.cpu.get_capabilities()
+    if has["avx512_bf16"] or has["amx_bf16"]:
+        assert relative_cost("bfloat16") < 1
+    elif not has["avx512_f"]:
+        assert relative_cost("bfloat16") > 5  # emulated value by value
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from robolearn.algorithms import offpolicy
 from robolearn.algorithms.offpolicy import OffPolicy
 from robolearn.algorithms.offpolicy_config import OffPolicyConfig
 from robolearn.algorithms.registry import algorithm_class
@@ -179,6 +180,19 @@ def test_both_precisions_learn_the_same(constant_env: Callable[..., Env]) -> Non
         algorithm.collect(env)
         values.append(algorithm.value(env.obs_buf["critic"], torch.zeros(8, 1)).mean().item())
     assert values == pytest.approx([2.0, 2.0], rel=0.03)
+
+
+@pytest.mark.parametrize(("cost", "warnings"), [(63.4, 1), (0.4, 0)])
+def test_a_format_that_this_processor_emulates_is_warned_of(
+    cost: float, warnings: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(offpolicy, "relative_cost", lambda precision: cost)
+    made("sac", pendulum(), precision="bfloat16")
+    assert len(caplog.messages) == warnings
+    assert all("bfloat16 takes 63.4 times as long as in float32" in message for message in caplog.messages)
+    caplog.clear()
+    made("sac", pendulum())
+    assert caplog.messages == []
 
 
 def test_what_is_stored_is_the_true_last_observation_and_both_flags() -> None:
