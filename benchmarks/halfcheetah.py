@@ -39,17 +39,21 @@ def ours(config: TrainConfig, every: int) -> Iterator[Point]:
     judge = make_env(config, num_envs=EPISODES, seed=config.seed + 1000)
     algorithm = algorithm_class(config.algo)(env, config.algorithm, config.seed)
     total, done, seconds, due = config.steps // algorithm.steps_per_iteration, 0, 0.0, every
-    while done < total:
-        start = perf_counter()
-        collect(algorithm, env)
-        update(algorithm, done / total, config.torch_threads)
-        done += 1
-        seconds += perf_counter() - start
-        taken = done * algorithm.steps_per_iteration
-        if taken >= due or done == total:
-            due += every
-            result = evaluate(lambda obs: algorithm.policy.act(obs, deterministic=True), judge, EPISODES)
-            yield Point(taken, seconds, result["return"])
+    threads = torch.get_num_threads()  # which a training sets, and the other library's would then be held to
+    try:
+        while done < total:
+            start = perf_counter()
+            collect(algorithm, env)
+            update(algorithm, done / total, config.torch_threads)
+            done += 1
+            seconds += perf_counter() - start
+            taken = done * algorithm.steps_per_iteration
+            if taken >= due or done == total:
+                due += every
+                result = evaluate(lambda obs: algorithm.policy.act(obs, deterministic=True), judge, EPISODES)
+                yield Point(taken, seconds, result["return"])
+    finally:
+        torch.set_num_threads(threads)
 
 
 def stable_baselines3(model: "BaseAlgorithm", steps: int, every: int) -> Iterator[Point]:

@@ -68,7 +68,22 @@ def _for_trpo(preset: dict[str, Any]) -> dict[str, Any]:
     return {**preset, "algorithm": {name: value for name, value in preset["algorithm"].items() if name in known}}
 
 
-_TRPO = {task: _for_trpo(settings) for task, settings in _PPO.items() if task != "Go2-Velocity-Flat"}
+_TRPO = {
+    **{task: _for_trpo(settings) for task, settings in _PPO.items() if task != "Go2-Velocity-Flat"},
+    "InvertedDoublePendulum": {
+        "num_envs": 64,
+        "steps": 500_000,
+        "algorithm": {
+            "horizon": 128,
+            "epochs": 8,
+            "gamma": 0.995,
+            "max_kl": 0.003,
+            "learning_rate": 3e-4,
+            "hidden": (128, 128),
+            "initial_std": 0.4,
+        },
+    },
+}
 
 _ONE_WORLD: dict[str, Any] = {"num_envs": 1}
 """For off-policy algorithms that take a gradient step after each step of the environment."""
@@ -97,6 +112,27 @@ _FAST: dict[str, dict[str, Any]] = {
         "num_envs": 32,
         "steps": 100_000,
         "algorithm": {**_QUICK, "gamma": 0.98, "batch_size": 512, "value_range": (-400.0, 0.0)},
+    },
+}
+
+_FAST_SAC: dict[str, dict[str, Any]] = {
+    **_FAST,
+    "HalfCheetah": {
+        "num_envs": 64,
+        "steps": 500_000,
+        "algorithm": {
+            # On a CPU gradient steps are what costs and worlds are not: many rows for each step, small batches, and a
+            # scalar critic, which needs no range of values.
+            "critic": "scalar",
+            "hidden": (256, 256),
+            "batch_size": 256,
+            "updates_per_step": 4,
+            "learning_rate": 1e-3,
+            "alpha_learning_rate": 1e-3,
+            "gamma": 0.98,
+            "polyak": 0.02,
+            "warmup": 5000,
+        },
     },
 }
 
@@ -135,7 +171,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": _PPO,
     "trpo": _TRPO,
     **dict.fromkeys(_GRADIENT_A_STEP, _OFF_POLICY),
-    **dict.fromkeys(_MANY_WORLDS, _FAST),
+    "fast_td3": _FAST,
+    "fast_sac": _FAST_SAC,
     **dict.fromkeys(_SB3_OFF_POLICY_NAMES, _SB3_OFF_POLICY),
     "sb3:ppo": _SB3_PPO,
 }

@@ -30,6 +30,20 @@ def test_pendulum_is_swung_up_in_20_000_steps(algo: str, seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("algo", ["sac", "td3"])
+def test_the_double_pendulum_stays_up(algo: str) -> None:
+    assert _score("InvertedDoublePendulum", algo, seed=0) >= 9200  # of 9,360
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(8 * 3600)
+@pytest.mark.parametrize(("algo", "score"), [("sac", 9500), ("td3", 9000), ("ddpg", 8500)])
+def test_half_cheetah_at_a_million_steps(algo: str, score: float) -> None:
+    assert _score("HalfCheetah", algo, seed=0) >= score
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["dsac", "mdpo_off", "pmoe", "aro_ddpg", "fast_td3", "fast_sac"])
 def test_pendulum_is_swung_up_by_the_others_too(algo: str) -> None:
     assert _score("Pendulum-Swingup", algo, seed=0) >= -200

@@ -34,6 +34,11 @@ def test_pendulum_in_a_hundred_thousand_steps(algo: str) -> None:
     assert fmean(_score("Pendulum-Swingup", algo, seed, **PENDULUM) for seed in range(5)) > -250
 
 
+@pytest.mark.parametrize("algo", ["ppo", "trpo"])
+def test_the_double_pendulum_stays_up(algo: str) -> None:
+    assert fmean(_score("InvertedDoublePendulum", algo, seed) for seed in range(3)) > 8400  # of 9,360
+
+
 @pytest.mark.parametrize("surrogate", ["spo", "bpo"])
 def test_the_swing_up_is_solved_with_other_surrogates_too(surrogate: str) -> None:
     assert _score("CartPole-Swingup", "ppo", 0, algorithm={"surrogate": surrogate}) > 480
