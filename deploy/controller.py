@@ -44,7 +44,8 @@ def run(
     clock = clock or MonotonicClock()
     contract = policy.contract
     if contract.action.type != "position":
-        raise ContractError(f"the controller drives joint positions, and this policy gives {contract.action.type!r}")
+        raise ContractError(f"the controller drives joint positions, and this policy gives {contract.action.type!r}: "
+                            "train it on a task whose actions are position targets")  # fmt: skip
     loop = _Loop(policy, io, command_source, clock, round(duration_s / contract.timing.control_dt))
     for _ in range(_WARM_UP_CALLS):
         policy.act(np.zeros((1, contract.observation.dim), np.float32))

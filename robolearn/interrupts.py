@@ -17,10 +17,15 @@ def interrupts() -> Iterator[threading.Event]:
     handled = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in handled}
 
+    # A program begun in the background is told to ignore interrupts; whoever sends two of them means it.
+    ends = {number: before[number] for number in handled}
+    if before[signal.SIGINT] is signal.SIG_IGN:
+        ends[signal.SIGINT] = signal.default_int_handler
+
     def note(number: int, frame: FrameType | None) -> None:
         del frame
         event.set()
-        signal.signal(number, before[signal.Signals(number)])
+        signal.signal(number, ends[signal.Signals(number)])
 
     for number in handled:
         signal.signal(number, note)

@@ -78,10 +78,14 @@ class Run:
         """Remove the run, and its task's folder if nothing else is there, unless it has a checkpoint; return if so."""
         if checkpoint.files(self.checkpoints):
             return False
+        self.discard()
+        return True
+
+    def discard(self) -> None:
+        """Remove the run, and its task's folder if nothing else is there."""
         shutil.rmtree(self.path, ignore_errors=True)
         with suppress(OSError):
             self.path.parent.rmdir()
-        return True
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ import numpy as np
 from deploy.clock import Clock, MonotonicClock
 from deploy.contract import Contract
 from deploy.robot_io import JointCommand, ReadStatus, RobotProfile, RobotState
+from robolearn.environments import GYMNASIUM
 from sim.errors import UserError
 from sim.robot import Robot, joint_actuators
 from tasks.registry import make_task
@@ -62,6 +63,10 @@ class SimRobot:
             UserError: there is no such task, it has no robot, or the robot's IMU lacks an orientation sensor.
         """
         task = contract.provenance.task
+        if contract.provenance.environments == GYMNASIUM:
+            raise UserError(
+                f"the policy was trained in Gymnasium's {task}; the simulated robot is that of a task of ours"
+            )
         made = make_task(task)
         if not isinstance(made, RobotTask):
             raise UserError(f"task {task!r} has no robot that a controller could drive")

@@ -124,7 +124,11 @@ def make_env(
 
 
 class TrainingFailed(UserError):
-    """A training that began as asked and could not go on."""
+    """A training that began as asked and could not go on, after ``iterations`` of which something was learned."""
+
+    def __init__(self, message: str, iterations: int):
+        super().__init__(message)
+        self.iterations = iterations
 
 
 @dataclass
@@ -203,10 +207,12 @@ def _train(config: TrainConfig, env: VectorEnv, run: Run, resume: bool, init: Ru
                 _save(run, config, algorithm, env, done, monotonic() - began)
     except EnvironmentFailed as error:
         # The networks are as sound as they were: nothing of the step that failed has reached them.
+        if done == 0:
+            raise TrainingFailed(str(error), 0) from error
         _save(run, config, algorithm, env, done, monotonic() - began)
-        raise TrainingFailed(f"{error}; what was learned before is saved, as of iteration {done}") from error
+        raise TrainingFailed(f"{error}; what was learned before is saved, as of iteration {done}", done) from error
     except UserError as error:
-        raise TrainingFailed(str(error)) from error
+        raise TrainingFailed(str(error), done) from error
     return Outcome(done, done * algorithm.steps_per_iteration, monotonic() - began, done >= total)
 
 

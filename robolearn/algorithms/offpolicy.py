@@ -25,7 +25,7 @@ from robolearn.algorithms.offpolicy_config import (
 from robolearn.buffers.replay import Batch
 from robolearn.policies.action_value import ActionValue
 from robolearn.policies.ensemble import relative_cost
-from robolearn.policies.squashed import Sample
+from robolearn.policies.squashed import Sample, SquashedPolicy
 from sim.errors import UserError
 from tasks.vector_env import VectorEnv
 
@@ -85,6 +85,15 @@ class OffPolicy:
         self.env_steps, self.critic_steps, self.policy_steps = 0, 0, 0
         self._sums: dict[str, tuple[torch.Tensor, int]] = {}
         self._graphed = self._new_graphs()
+
+    @classmethod
+    def policy_for(cls, env: VectorEnv, config: OffPolicyConfig) -> SquashedPolicy:
+        """Return the policy alone, with weights of no meaning: it needs no replay.
+
+        Raises:
+            UserError: the action space is unbounded or degenerate.
+        """
+        return make_policy(config, sum(env.observation_terms["policy"].values()), *action_bounds(env)).to(env.device)
 
     @property
     def steps_per_iteration(self) -> int:

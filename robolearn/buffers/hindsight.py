@@ -139,7 +139,8 @@ def goal_of(env: VectorEnv) -> Goal:
         UserError: it has none, or its critic sees what the goal's columns do not describe.
     """
     if env.goal is None:
-        raise UserError("replay her needs a task with a goal, and this one has none; use --algorithm.replay uniform")
+        raise UserError("replay her needs a task with a goal and compute_reward(achieved, desired, info), "
+                        "and this one has none; use --algorithm.replay uniform")  # fmt: skip
     if not env.one_observation:
         raise UserError("replay her needs a policy and a critic that see the same, and in this task they do not")
     return env.goal

@@ -56,7 +56,7 @@ class Replay:
             gamma: discount factor.
 
         Raises:
-            UserError: it has no room for n steps of every world.
+            UserError: it has no room for n steps of every world, or does not fit into the memory that is free.
         """
         self.steps, self.num_envs, self.device = capacity // num_envs, num_envs, device
         if self.steps < n_steps:
@@ -67,6 +67,7 @@ class Replay:
             start = max((s.stop for s in self.slices.values()), default=0)
             self.slices[name] = slice(start, start + size)
         self.width = self.slices[_TRUNCATED].stop
+        self._check_memory()
         self.position, self.size = 0, 0
         self.generator = torch.Generator(device).manual_seed(seed)
         self.storage: torch.Tensor | None = None
@@ -192,9 +193,12 @@ class Replay:
     def _is_valid(self, age: torch.Tensor, world: torch.Tensor) -> torch.Tensor:
         return self.valid[(self.position - self.size + age) % self.steps, world]
 
-    def _allocate(self) -> torch.Tensor:
+    def _check_memory(self) -> None:
         size = self.steps * self.num_envs * (4 * self.width + 1)
         what = f"a replay of {self.steps * self.num_envs:,} transitions"
         check_fits(what, size, self.device, "lower --algorithm.capacity")
+
+    def _allocate(self) -> torch.Tensor:
+        self._check_memory()
         self.valid = torch.ones(self.steps, self.num_envs, dtype=torch.bool, device=self.device)
         return torch.empty(self.steps, self.num_envs, self.width, device=self.device)

@@ -2,7 +2,7 @@
 
 import contextlib
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -44,7 +44,13 @@ def flags_of(config: Any, prefix: tuple[str, ...] = ()) -> Iterator[Flag]:
             yield Flag(path, hint)
 
 
-def read(config: Any, words: Sequence[str], parser: Parser, fixed: Sequence[str] = ()) -> dict[str, Any]:
+def read(
+    config: Any,
+    words: Sequence[str],
+    parser: Parser,
+    fixed: Sequence[str] = (),
+    elsewhere: Callable[[str], str] = lambda name: "",
+) -> dict[str, Any]:
     """Return what the words of a command line change in a config, as nested dicts for ``config.updated``.
 
     Args:
@@ -54,6 +60,7 @@ def read(config: Any, words: Sequence[str], parser: Parser, fixed: Sequence[str]
             ``--dict.key value`` sets one, its value written as in YAML, several of them a list.
         parser: the command's own options, among which the nearest name is looked for too.
         fixed: top-level fields that are not settable.
+        elsewhere: what there is to say of a flag that other configs have and this one lacks.
 
     Raises:
         UserError: a flag does not exist or is given twice, or its value is not of the field's type.
@@ -65,6 +72,8 @@ def read(config: Any, words: Sequence[str], parser: Parser, fixed: Sequence[str]
     for name, values in _grouped(words, parser):
         flag = known.get(name) or negations.get(name) or _of_any_key(name, known)
         if flag is None:
+            if said := elsewhere(name):
+                raise UserError(said)
             raise parser.unknown(name, known)
         # A whole dict and one of its keys are not put together: which of them counts would be a guess.
         if flag.path in seen or any(flag.path[:-1] == other or other[:-1] == flag.path for other in seen):

@@ -2,10 +2,11 @@
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from robolearn import run as runs
-from robolearn.algorithms.registry import ALGORITHMS
+from robolearn.algorithms.registry import ALGORITHMS, algorithm_class
 from robolearn.cli import flags
 from robolearn.cli.parser import Failure, Parser, failures
 from robolearn.config import updated
@@ -58,7 +59,8 @@ def run(arguments: Sequence[str]) -> int:
 def _begin(task: str, options: Any, words: Sequence[str], parser: Parser) -> int:
     init = None if options.init is None else runs.open(options.init)
     default = _default(task, options)
-    config = updated(default, flags.read(default, words, parser, FIXED))
+    lacking = partial(_algorithms_with, default.algo)
+    config = updated(default, flags.read(default, words, parser, FIXED, lacking))
     make_env(config, num_envs=1).close()  # what is wrong with the config is said before there is a run of it
     with failures():
         made = runs.create(options.runs, config.task, config.algo, config, config.seed, config.device)
@@ -68,6 +70,19 @@ def _begin(task: str, options: Any, words: Sequence[str], parser: Parser) -> int
 
 def _default(task: str, options: Any) -> TrainConfig:
     return default_config(task, options.algo or "ppo", options.sim or "mujoco")
+
+
+def _algorithms_with(algo: str, flag: str) -> str:
+    """Say which algorithms have a flag that this one lacks; nothing if none has."""
+    having = []
+    for name in ALGORITHMS:
+        try:
+            config = algorithm_class(name).Config()
+        except UserError:  # the package that it comes from is not installed
+            continue
+        if flag in (f"--algorithm.{known.name[2:]}" for known in flags.flags_of(config)):
+            having.append(name)
+    return f"{algo} has no {flag}; {', '.join(having)} have" if having else ""
 
 
 def _resume(given: dict[str, str | None], opened: Run, words: Sequence[str], parser: Parser) -> int:
@@ -87,7 +102,7 @@ def _resume(given: dict[str, str | None], opened: Run, words: Sequence[str], par
 
 
 def train_or_explain(config: TrainConfig, into: Run, resume: bool = False, init: Run | None = None) -> Outcome:
-    """Train to the end and return what came of it; a run that ends before its first checkpoint is removed.
+    """Train to the end and return what came of it; a run that fails before anything is learned is removed.
 
     Raises:
         UserError: the config or a checkpoint does not fit.
@@ -98,7 +113,8 @@ def train_or_explain(config: TrainConfig, into: Run, resume: bool = False, init:
     try:
         outcome = train(config, into, resume, init)
     except TrainingFailed as error:
-        if into.discard_if_empty():
+        if error.iterations == 0:
+            into.discard()
             raise Failure(str(error)) from error
         raise Failure(f"{error}; go on with: {again}") from error
     except KeyboardInterrupt:

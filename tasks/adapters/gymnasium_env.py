@@ -18,7 +18,7 @@ from tasks.adapters.gymnasium_make import find, make_one, make_vector, said
 from tasks.adapters.gymnasium_spaces import Flattener, action_bounds
 from tasks.adapters.gymnasium_stepper import VectorStepper
 from tasks.adapters.gymnasium_workers import Stepper, make_stepper
-from tasks.adapters.gymnasium_worlds import Recipe, Rows
+from tasks.adapters.gymnasium_worlds import Recipe, Rows, parts
 from tasks.goal import Goal
 from tasks.interface import ActionTerm
 from tasks.vector_env import EnvironmentFailed, Observation, Step, VectorEnv, reset_mask
@@ -322,12 +322,16 @@ def _probed(env: Any, name: str) -> dict[str, Any]:
     Raises:
         EnvironmentFailed: it raises.
     """
-    space = env.action_space
+    space, method = env.action_space, "reset"
     try:
-        env.reset(seed=0)
-        return env.step(((space.low.astype(np.float64) + space.high) / 2).astype(space.dtype))[-1]
+        parts(env.reset(seed=0), "reset", name)
+        method = "step"
+        action = ((space.low.astype(np.float64) + space.high) / 2).astype(space.dtype)
+        return parts(env.step(action), "step", name)[-1]
+    except EnvironmentFailed:
+        raise
     except Exception as error:  # the environment's own code may raise anything
-        raise EnvironmentFailed(f"{name} raised in its first step: {said(error)}") from error
+        raise EnvironmentFailed(f"{name} raised in its first {method}: {said(error)}") from error
 
 
 def _numbers(info: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, bool]:

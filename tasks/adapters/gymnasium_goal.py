@@ -9,6 +9,7 @@ import torch
 
 from tasks.adapters.gymnasium_spaces import Flattener
 from tasks.goal import Goal, Judge
+from tasks.vector_env import EnvironmentFailed
 
 _ACHIEVED, _DESIRED = "achieved_goal", "desired_goal"
 
@@ -58,6 +59,11 @@ def _judge(
 
     def judge(achieved: torch.Tensor, desired: torch.Tensor) -> torch.Tensor:
         goals = [goal.detach().cpu().numpy().astype(np.float64).reshape(-1, *shape) for goal in (achieved, desired)]
-        return torch.from_numpy(chosen(*goals)).to(achieved.device, dtype)
+        values = chosen(*goals)
+        if not np.isfinite(values).all():
+            i = int((~np.isfinite(values)).nonzero()[0][0])
+            raise EnvironmentFailed(f"{function.__name__} returned {values[i]} for the achieved goal "
+                                    f"{goals[0][i].tolist()} where {goals[1][i].tolist()} was desired")  # fmt: skip
+        return torch.from_numpy(values).to(achieved.device, dtype)
 
     return judge

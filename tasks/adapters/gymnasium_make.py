@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -61,7 +62,12 @@ def make_one(env_id: str, kwargs: Mapping[str, Any]) -> gymnasium.Env:
         UserError: it cannot be made.
     """
     spec = find(env_id)
-    return _made(spec, env_id, lambda: gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **kwargs))
+    env = _made(spec, env_id, lambda: gymnasium.make(spec, max_episode_steps=-1, disable_env_checker=True, **kwargs))
+    for name in ("observation_space", "action_space"):
+        if not isinstance(getattr(env, name, None), gymnasium.spaces.Space):
+            shut(env, env_id)
+            raise UserError(f"{env_id} has no {name}: it must be a gymnasium.spaces.Space, set before reset")
+    return env
 
 
 def make_vector(env_id: str, num_envs: int, kwargs: Mapping[str, Any]) -> gymnasium.vector.VectorEnv:
@@ -87,6 +93,10 @@ def _import(env_id: str, module: str) -> None:
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
+        here = f"{error.name}.py"
+        if Path(here).exists():
+            told = f"PYTHONPATH=. robolearn ... {error.name}:{env_id.rpartition(':')[2]}"
+            raise UserError(f"{env_id} needs {here}, which is here and not where Python looks: {told}") from None
         raise UserError(f"{env_id} needs the package {error.name!r}, which is not installed") from None
     except Exception as error:  # another package's code may raise anything
         raise UserError(f"{env_id}: {module} fails to import: {said(error)}") from error

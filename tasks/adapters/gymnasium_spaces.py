@@ -130,5 +130,6 @@ def action_bounds(space: spaces.Space, name: str) -> spaces.Box:
     if bad.any():
         i = int(bad.nonzero()[0][0])
         raise UserError(f"{name} has an action {i} from {low[i]:g} to {high[i]:g}; actions need finite limits that "
-                        "differ: register an id that wraps it in gymnasium.wrappers.RescaleAction")  # fmt: skip
+                        "differ: register an id that wraps it in gymnasium.wrappers.TransformAction, with an "
+                        "action space that has such limits")  # fmt: skip
     return spaces.Box(low, high, dtype=np.float32)

@@ -181,11 +181,13 @@ class Processes:
         process.join(5.0)
         code = process.exitcode
         reason = f"signal {-code}" if code is not None and code < 0 else f"status {code}"
-        worlds = f"worlds {part.start} to {part.stop - 1} of {self._recipe.env_id}"
+        few = f"world {part.start}" if part.stop - part.start == 1 else f"worlds {part.start} to {part.stop - 1}"
+        worlds = f"{few} of {self._recipe.env_id}"
         deaths.append(self._steps)
         if len(deaths) >= _DEATHS and self._steps - deaths[-_DEATHS] < _WITHIN:
+            memory = "is there memory for so many? " if code == -signal.SIGKILL else ""
             raise EnvironmentFailed(f"the process of {worlds} died {_DEATHS} times within {_WITHIN} steps ({reason}); "
-                                    "is there memory for so many? --env.worlds serial shows what happens")  # fmt: skip
+                                    f"{memory}--env.worlds serial shows what happens")  # fmt: skip
         _log.warning("the process of %s died (%s) and is begun anew; their episodes are not counted", worlds, reason)
         self._connections[i].close()
         try:

@@ -45,6 +45,22 @@ class Rows:
         return Rows(observation, observation.copy(), np.zeros(n), no, no.copy(), no.copy(), np.zeros((n, infos)))
 
 
+_PARTS = {"reset": ("observation", "info"), "step": ("observation", "reward", "terminated", "truncated", "info")}
+
+
+def parts(answer: Any, method: str, name: str) -> tuple[Any, ...]:
+    """Return what an environment answered to ``reset`` or ``step``.
+
+    Raises:
+        EnvironmentFailed: it is not the tuple that Gymnasium asks for, but for example that of an older version.
+    """
+    expected = _PARTS[method]
+    if not isinstance(answer, tuple) or len(answer) != len(expected):
+        what = f"{len(answer)} values" if isinstance(answer, tuple) else f"{type(answer).__name__}"
+        raise EnvironmentFailed(f"{name} returned {what} from {method}, not ({', '.join(expected)})")
+    return answer
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How to make one world; plain data, so that a process can be told."""
@@ -102,7 +118,8 @@ class Worlds:
         for i, env in enumerate(self.envs):
             given = action[i].reshape(self._shape).astype(self._dtype)
             try:
-                observation, reward[i], terminated[i], cut, info = env.step(given)
+                observation, paid, terminated[i], cut, info = parts(env.step(given), "step", self._recipe.env_id)
+                reward[i] = self._number(paid)
                 truncated[i] = (truncated[i] or cut) and not terminated[i]
                 self._flattener.write(observation, final[i])
                 for k, name in enumerate(names):
@@ -121,9 +138,15 @@ class Worlds:
         for env in self.envs:
             shut(env, self._recipe.env_id)
 
+    def _number(self, reward: Any) -> float:
+        try:
+            return float(reward)
+        except (TypeError, ValueError):
+            raise EnvironmentFailed(f"{self._recipe.env_id} returned the reward {reward!r}, not a number") from None
+
     def _reset(self, i: int, seed: int | None) -> None:
         try:
-            observation, _ = self.envs[i].reset(seed=seed)
+            observation, _ = parts(self.envs[i].reset(seed=seed), "reset", self._recipe.env_id)
             self._flattener.write(observation, self._now[i])
         except EnvironmentFailed as error:
             raise EnvironmentFailed(f"{error}, in world {self._first + i}") from None

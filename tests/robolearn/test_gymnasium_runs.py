@@ -206,6 +206,36 @@ def test_a_world_that_raises_ends_the_training_with_a_checkpoint(
     assert np.isfinite(load(run).act(np.zeros((1, 3), np.float32))).all()
 
 
+def test_one_that_raises_before_anything_is_learned_leaves_no_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    flags = f"{TINY['sac']} --steps 800 --env.kwargs.at 30 --runs {tmp_path}"
+    line = refused(f"train Toy/Breaking-v0 --sim gymnasium --algo sac {flags}", capfd, status=1)
+    assert line.endswith("Toy/Breaking-v0 raised in step of world 0: RuntimeError: the hinge is gone")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_module_that_is_a_file_here_is_told_from_one_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").touch()
+    for name in ("mine", "mine.py"):
+        line = refused(f"train {name}:Id-v0 --sim gymnasium", capfd)
+        told = "which is here and not where Python looks: PYTHONPATH=. robolearn ... mine:Id-v0"
+        assert line == f"robolearn train: {name}:Id-v0 needs mine.py, {told}"
+    assert refused("train yours:Id-v0 --sim gymnasium", capfd).endswith(
+        "needs the package 'yours', which is not installed"
+    )
+
+
+def test_a_setting_of_other_algorithms_is_told_from_one_of_none(capfd: pytest.CaptureFixture[str]):
+    line = refused("train Pendulum-v1 --sim gymnasium --algorithm.replay her", capfd)
+    assert line.startswith("robolearn train: ppo has no --algorithm.replay; sac, td3, ")
+    assert "trpo" not in line
+    assert "unknown flag '--algorithm.replai'" in refused(
+        "train Pendulum-v1 --sim gymnasium --algorithm.replai 1", capfd
+    )
+
+
 def test_one_that_raises_from_the_start_leaves_no_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     command = f"train Toy/Breaking-v0 --sim gymnasium --env.kwargs.at 1 --runs {tmp_path}"
     assert "Toy/Breaking-v0 raised in its first step: RuntimeError: the hinge is gone" in refused(command, capfd)

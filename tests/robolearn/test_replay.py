@@ -93,17 +93,21 @@ def test_a_replay_without_room_for_a_window_is_refused() -> None:
 def test_a_replay_larger_than_the_free_memory_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     row = torch.zeros(1, 100)
     flag = torch.zeros(1)
-    replay = Replay(10**13, 1, {"obs": 100}, CPU)
     with pytest.raises(UserError) as caught:
-        replay.add({"obs": row}, flag, flag, flag)
+        Replay(10**13, 1, {"obs": 100}, CPU)
     # 103 float32 numbers and a flag in each row.
     assert "a replay of 10,000,000,000,000 transitions needs 4130000.0 GB and cpu has" in str(caught.value)
     assert "\n" not in str(caught.value)
     monkeypatch.setattr(memory, "free_memory", lambda device: 412)
     with pytest.raises(UserError):
-        Replay(1, 1, {"obs": 100}, CPU).add({"obs": row}, flag, flag, flag)
+        Replay(1, 1, {"obs": 100}, CPU)
     monkeypatch.setattr(memory, "free_memory", lambda device: 413)
-    Replay(1, 1, {"obs": 100}, CPU).add({"obs": row}, flag, flag, flag)
+    replay = Replay(1, 1, {"obs": 100}, CPU)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 412)  # taken by somebody else meanwhile
+    with pytest.raises(UserError):
+        replay.add({"obs": row}, flag, flag, flag)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 413)
+    replay.add({"obs": row}, flag, flag, flag)
 
 
 @pytest.mark.parametrize("steps", [5, 16, 21])

@@ -18,6 +18,8 @@ from gymnasium.vector import SyncVectorEnv
 from sim.errors import UserError
 from tasks.adapters.gymnasium_config import GymnasiumConfig
 from tasks.adapters.gymnasium_env import GymnasiumEnv, from_vector, make_gymnasium
+from tasks.adapters.gymnasium_goal import goal_of
+from tasks.adapters.gymnasium_spaces import Flattener
 from tasks.adapters.gymnasium_workers import Processes
 from tasks.vector_env import EnvironmentFailed
 
@@ -47,6 +49,9 @@ class Faulty(gymnasium.Env):
             raise ValueError("nowhere to begin")
         if self.fault == "reset nan" and self.failed:
             return self._seen() | {"extra": np.array([0.0, np.nan])}, {}
+        if self.fault == "reset old" and self.failed:
+            old: Any = self._seen()
+            return old
         self.steps = 0
         return self._seen(), {}
 
@@ -74,7 +79,8 @@ class Faulty(gymnasium.Env):
         reward = {"nan reward": np.nan, "inf reward": -np.inf, "no reward": None, "text reward": "much"}.get(
             self.fault, 1.0
         )
-        return obs, reward, self.fault.startswith("reset"), False, {}
+        answer: Any = (obs, reward, self.fault.startswith("reset"), False, {})
+        return {"four": answer[1:], "list": [*answer]}.get(self.fault, answer)
 
     def close(self) -> None:
         if self.fault == "close":
@@ -82,6 +88,28 @@ class Faulty(gymnasium.Env):
 
     def _seen(self) -> dict[str, np.ndarray]:
         return {"count": np.full(2, self.steps, np.float32), "extra": np.zeros(2, np.float32)}
+
+
+class Spaceless(gymnasium.Env):
+    """An environment that forgot to say what it observes."""
+
+    action_space = BOX
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
+        return np.zeros(2), {}
+
+
+class Impossible(gymnasium.Env):
+    """Goals whose reward is not a number where they lie far apart."""
+
+    def __init__(self) -> None:
+        box = spaces.Box(-9.0, 9.0, (2,), np.float64)
+        self.observation_space = spaces.Dict({"observation": box, "achieved_goal": box, "desired_goal": box})
+        self.action_space = BOX
+
+    def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, info: Any) -> Any:
+        distance = np.linalg.norm(achieved - desired, axis=-1)
+        return np.where(distance > 2, np.nan, -distance)
 
 
 class Spaces(gymnasium.Env):
@@ -101,7 +129,11 @@ class Spaces(gymnasium.Env):
 @pytest.fixture(scope="module", autouse=True)
 def registered() -> Iterator[None]:
     """Register the toys."""
-    toys: dict[str, Any] = {"Toy/Faulty-v0": Faulty, "Toy/Spaces-v0": Spaces}
+    toys: dict[str, Any] = {
+        "Toy/Faulty-v0": Faulty,
+        "Toy/Spaces-v0": Spaces,
+        "Toy/Spaceless-v0": Spaceless,
+    }
     for name, cls in toys.items():
         gymnasium.register(name, cls)
     yield
@@ -163,8 +195,14 @@ def pids(env: GymnasiumEnv) -> list[int]:
         ("shape", "Toy/Faulty-v0 returned extra of shape (3,); its observation space says (2,), in world 3"),
         ("key", "Toy/Faulty-v0 returned an observation without extra, in world 3"),
         ("none", "Toy/Faulty-v0 returned an observation without count, in world 3"),
-        ("no reward", "Toy/Faulty-v0 returned a value that is not finite: reward is nan in world 3 at step 1"),
-        ("text reward", "Toy/Faulty-v0 raised in step of world 3: ValueError: "),
+        ("no reward", "Toy/Faulty-v0 returned the reward None, not a number, in world 3"),
+        ("text reward", "Toy/Faulty-v0 returned the reward 'much', not a number, in world 3"),
+        (
+            "four",
+            "Toy/Faulty-v0 returned 4 values from step, not (observation, reward, terminated, truncated, info), in ",
+        ),
+        ("list", "Toy/Faulty-v0 returned list from step, not (observation, reward, terminated, truncated, info), in "),
+        ("reset old", "Toy/Faulty-v0 returned dict from reset, not (observation, info), in world 3"),
     ],
 )
 def test_a_world_that_breaks_is_named(fault: str, line: str, way: str, faulty: Callable[..., GymnasiumEnv]):
@@ -178,6 +216,21 @@ def test_a_vector_environment_that_breaks_is_named(fault: str):
     env = from_vector(SyncVectorEnv([lambda: Faulty(fault)] * 3, observation_mode="different"), "Vector")
     env.step(push(of=3))
     assert said(lambda: env.step(push(1, of=3)), EnvironmentFailed).startswith("Vector r")
+
+
+def test_one_without_a_space_says_so():
+    line = said(lambda: make_gymnasium("Toy/Spaceless-v0", GymnasiumConfig(), 2))
+    assert line == "Toy/Spaceless-v0 has no observation_space: it must be a gymnasium.spaces.Space, set before reset"
+
+
+def test_a_reward_of_a_goal_that_is_no_number_is_named():
+    env = Impossible()
+    goal = goal_of(env, Flattener(env.observation_space, "Toy"))
+    assert goal is not None
+    near, far = torch.zeros(3, 2), torch.tensor([[0.0, 0.5], [0.0, 3.0], [4.0, 0.0]])
+    torch.testing.assert_close(goal.reward(near[:1], far[:1]), torch.tensor([-0.5]))
+    line = said(lambda: goal.reward(near, far), EnvironmentFailed)
+    assert line == "compute_reward returned nan for the achieved goal [0.0, 0.0] where [0.0, 3.0] was desired"
 
 
 @pytest.mark.parametrize("way", WAYS)
